@@ -2,7 +2,7 @@
 
 Small kernels take about as long as what lies between two of them: the last blocks of one end, its memory is flushed, the
 next one's blocks are launched and compute their indices. From compute capability 9.0 on a launch may overlap with that if the
-kernel waits by an instruction of its own. Each kernel waits before its first access to memory, then allows the next
+kernel waits by an instruction of its own. Each kernel waits before its first access to memory but for constants, then allows the next
 one's launch. Because all of them wait, the end of one is the end of all before it, also for another stream or the host. Kernels with
 much shared memory are launched in order.
 
@@ -26,8 +26,7 @@ LARGE = 48 << 10
 
 WAIT = "griddepcontrol.wait;"
 #: Allowing the launch before the wait, or at the kernel's end, is slower: 153 and 166 us on an H200 for six layers of Qwen3 0.6B
-#: that take 145 so, and 173 without. Loading a GEMV's weights before the wait, the first of a row
-#: or all of them, gains nothing: 138.6 and 137.2 us, 137.3 without. A layer's kernels take their time one behind the other by latency, not by what they read.
+#: that take 145 so, and 173 without.
 ALLOW = "griddepcontrol.launch_dependents;"
 
 _TARGET = re.compile(r"^\.target sm_(\d+)\w*", re.MULTILINE)
@@ -35,6 +34,13 @@ _TARGET = re.compile(r"^\.target sm_(\d+)\w*", re.MULTILINE)
 _BEFORE_WAIT = re.compile(
     r"\s*(?://|\.|\{?\s*$|(?:ld\.param|mov|cvta?|add|sub|mul|mad|shl|shr|and|or|xor|not|setp|selp|div|rem|min|max)\b)"
 )
+
+#: A kernel that waits where its first barrier is, behind its loads of constants. Barriers between threads that exchange values come later,
+#: and are none. The six layers take 121 us so, with programs that leave a multiprocessor room for the next kernel's (``blocks`` of
+#: ``gemv_kernel.py``), 155 with those and each wait first, and 137 with programs of one warp, wherever they wait.
+_LOADS_CONSTANTS = "_gemv_kernel"
+_BARRIER = re.compile(r"^[ \t]*bar\.sync[ \t]+0;\n", re.MULTILINE)
+_EXCHANGE = re.compile(r"^[ \t]*(?:@\S+[ \t]+)?(?:st|shfl|atom|red)\.", re.MULTILINE)
 
 #: The kernel that the driver has loaded may be an image for an older GPU, translated for this one, which doesn't wait:
 #: the version of its PTX says so.
@@ -105,7 +111,7 @@ def overrides() -> dict[str, Callable[..., Any]]:
 
 
 def waiting(ptx: str, capability: int, shared: int) -> str:
-    """Return a kernel's PTX with a wait before its first access to memory and its first branch.
+    """Return a kernel's PTX with a wait: before its first access to memory and its first branch, or behind constants that a GEMV loads.
 
     Args:
         ptx: Of one kernel.
@@ -120,10 +126,14 @@ def waiting(ptx: str, capability: int, shared: int) -> str:
         ptx = _TARGET.sub(f".target sm_{CAPABILITY}", ptx, count=1)
     entry = ptx.index(".entry")
     body = ptx.index("\n{\n", entry) + len("\n{\n")
+    wait = f"\t{WAIT}\n" + (f"\t{ALLOW}\n" if shared < LARGE else "")
+    if _LOADS_CONSTANTS in ptx[entry:body]:
+        barrier = _BARRIER.search(ptx, body)
+        if barrier and not _EXCHANGE.search(ptx, body, barrier.start()):
+            return ptx[: barrier.start()] + wait + ptx[barrier.end() :]
     lines = ptx[body:].splitlines(keepends=True)
     first = next(i for i, line in enumerate(lines) if not _BEFORE_WAIT.match(line))
-    lines.insert(first, f"\t{WAIT}\n" + (f"\t{ALLOW}\n" if shared < LARGE else ""))
-    return ptx[:body] + "".join(lines)
+    return ptx[:body] + "".join([*lines[:first], wait, *lines[first:]])
 
 
 def launching_early(driver: str) -> str:

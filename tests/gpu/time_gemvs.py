@@ -1,9 +1,10 @@
-"""Times of the GEMV kernel for the weights of a decoder's layer, by blocks: rows, threads of a row, warps, and steps loaded ahead.
+"""Times of the GEMVs of a decoder's layers, each launched while the one before runs, by how rows are divided into programs.
 
     python tests/gpu/time_gemvs.py FILE [--jobs N]
 
-The weights are many, so that they come from memory. A line of JSON for each size, with the time that their bytes take
-at 4.8 TB/s. Kernels are compiled by ``--jobs`` processes first.
+Layers are many, so that weights come from memory. A line of JSON for each size and each of a layer's four GEMVs: microseconds of a
+layer by the blocks of that one, where the others have the fastest so far, beside the time that the weights' bytes take at 4.8 TB/s.
+Kernels are compiled by ``--jobs`` processes first.
 """
 
 from __future__ import annotations
@@ -11,74 +12,124 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from executorch.backends.cuda import _dependent_launch
 from executorch.backends.cuda.quantized import gemv_kernel
-from time_sums import microseconds  # type: ignore[import-not-found]
+from executorch.backends.cuda.quantized.gemv_kernel import Blocks
 
-#: Rows of the weights, columns, and what is before or behind them.
-LAYERS = (
-    ((2048, 1024, 1024), 1024, "norm"),
-    ((3072, 3072), 1024, "gate"),
-    ((1024,), 2048, "added"),
-    ((1024,), 3072, "added"),
-    ((2048, 1024, 1024), 2048, "norm"),
-    ((6144, 6144), 2048, "gate"),
-    ((2048,), 2048, "added"),
-    ((2048,), 6144, "added"),
-    ((4096, 1024, 1024), 2560, "norm"),
-    ((4096, 1024, 1024), 2560, "alone"),
-    ((9728, 9728), 2560, "gate"),
-    ((9728, 9728), 2560, "gate without norm"),
-    ((2560,), 4096, "added"),
-    ((2560,), 9728, "added"),
-    ((151936,), 1024, "norm"),
-)
-CASES = [(*layer, bits) for bits in (16, 8, 4) for layer in LAYERS]
-GROUP = 128
+#: Hidden, inner and the attention's columns, by the size of a Qwen3.
+SIZES = {
+    "0.6B": (1024, 3072, 2048),
+    "1.7B": (2048, 6144, 2048),
+    "4B": (2560, 9728, 4096),
+}
+CASES = [*itertools.product(SIZES, (16, 8, 4))]
+GROUP, KV = 128, 1024
+NAMES = ("qkv", "out", "gate", "down")
 
 
-def blocks(kind: str) -> Iterator[tuple[int, int, int, int]]:
-    """Yield rows, threads of a row, warps and steps; of a gate rows are pairs."""
-    sizes = (1, 2, 4, 8), (32, 64, 128), (1, 2, 4), (1, 2, 4)
-    for rows, threads, warps, steps in itertools.product(*sizes):
-        pairs = rows > 1 or "gate" not in kind
-        if pairs and rows * threads // (32 * warps) in (1, 2, 4):
-            yield rows, threads, warps, steps
-
-
-def arguments(
-    lengths: tuple[int, ...], k: int, kind: str, bits: int
-) -> tuple[list[list[Any]], dict[str, Any], int]:
-    """Return arguments for as many calls as have 240 MB of weights, options, and the bytes of one call's weights."""
-    nbytes = sum(lengths) * k * bits // 8
-    options = {"device": "cuda", "dtype": torch.bfloat16}
-    vector, calls = torch.randn(1, k, **options), []
-    for _ in range(max(1, min(40, int(2.4e8 // nbytes)))):
-        if bits == 16:
-            weights = [torch.randn(n, k, **options) for n in lengths]
-            calls.append([vector, weights, [], [], 16, k, 0, True])
+def blocks(name: str, bits: int, steps: int) -> Iterator[Blocks]:
+    """Yield what is tried for a GEMV whose rows have so many steps; of a gate rows are pairs."""
+    for warps, rows in itertools.product((1, 2, 4, 8), (1, 2, 4)):
+        if warps > 1 and rows > 1 or (name == "gate" and warps * rows == 1):
             continue
-        dtype, columns = (torch.int8, k) if bits == 8 else (torch.uint8, k // 2)
-        group = k if bits == 8 else GROUP
-        random = (torch.randint(0, 127, (n, columns), device="cuda") for n in lengths)
-        weights = [each.to(dtype) for each in random]
-        scales = [torch.rand(n, k // group, **options) for n in lengths]
-        calls.append([vector, weights, scales, [], bits, group, -8, True])
-    norm = {"norm": torch.randn(k, **options), "eps": 1e-6}
-    more = {
-        "norm": norm,
-        "alone": {},
-        "gate": {**norm, "activation": "silu"},
-        "gate without norm": {"activation": "silu"},
-        "added": {"added": torch.randn(lengths[0], **options)},
-    }
-    return calls, more[kind], nbytes
+        for unroll in (1, 2, 4, 6):
+            yield Blocks(warps * rows, warps, unroll)
+        if bits == 16 and rows * steps <= 16:
+            yield Blocks(warps * rows, warps, steps, True)
+
+
+class Layers:
+    """Layers with random weights, and the blocks of their GEMVs."""
+
+    def __init__(self, size: str, bits: int, count: int | None = None) -> None:
+        hidden, inner, heads = SIZES[size]
+        shapes = {
+            "qkv": ((heads, KV, KV), hidden),
+            "out": ((hidden,), heads),
+            "gate": ((inner, inner), hidden),
+            "down": ((hidden,), inner),
+        }
+        elements = sum(sum(rows) * k for rows, k in shapes.values())
+        self.nbytes, self.bits, self.heads = elements * bits // 8, bits, heads
+        self.norm = torch.ones(hidden, device="cuda", dtype=torch.bfloat16)
+        self.vector = torch.randn(1, hidden, device="cuda", dtype=torch.bfloat16)
+        self.layers = [
+            {name: self._weights(rows, k) for name, (rows, k) in shapes.items()}
+            for _ in range(count or int(6e8 // self.nbytes))
+        ]
+        self.steps = {n: -(-k * bits // 32 // 128) for n, (_, k) in shapes.items()}
+        self.blocks = {
+            name: gemv_kernel.blocks(
+                [*rows, 0, 0][:3], self.steps[name], bits, name == "gate"
+            )
+            for name, (rows, _) in shapes.items()
+        }
+
+    def _weights(self, rows: tuple[int, ...], k: int) -> tuple[Any, ...]:
+        if self.bits == 16:
+            of_type = {"device": "cuda", "dtype": torch.bfloat16}
+            return [torch.randn(n, k, **of_type) / k**0.5 for n in rows], [], k
+        dtype, group = (torch.int8, k) if self.bits == 8 else (torch.uint8, GROUP)
+        most, columns = (90, k) if self.bits == 8 else (256, k // 2)
+        weights = [
+            torch.randint(0, most, (n, columns), device="cuda", dtype=dtype)
+            for n in rows
+        ]
+        scales = [
+            torch.full((n, k // group), 1e-3, device="cuda", dtype=torch.bfloat16)
+            for n in rows
+        ]
+        return weights, scales, group
+
+    def __call__(self) -> torch.Tensor:
+        x = self.vector
+        norm = {"norm": self.norm, "eps": 1e-6} if self.bits == 16 else {}
+        for layer in self.layers:
+            qkv = self._gemv("qkv", layer, x, norm)
+            out = self._gemv("out", layer, qkv[:, : self.heads], {"added": x[0]})
+            gate = self._gemv("gate", layer, out, {**norm, "activation": "silu"})
+            x = self._gemv("down", layer, gate, {"added": out[0]})
+        return x
+
+    def _gemv(self, name: str, layer: Any, x: torch.Tensor, more: Any) -> torch.Tensor:
+        weights, scales, group = layer[name]
+        with patch.object(gemv_kernel, "blocks", lambda *of: self.blocks[name]):
+            return gemv_kernel.gemv(
+                x,
+                weights,
+                scales,
+                [],
+                self.bits,
+                group,
+                -8,
+                True,
+                constant=True,
+                **more,
+            )
+
+    def microseconds(self) -> float:
+        """Return the median time of a layer, as a CUDA graph."""
+        self()
+        torch.cuda.synchronize()
+        graph, times = torch.cuda.CUDAGraph(), []
+        with torch.cuda.graph(graph):
+            self()
+        for _ in range(30):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(1000 * begin.elapsed_time(end))
+        return statistics.median(times) / len(self.layers)
 
 
 def main() -> None:
@@ -88,11 +139,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--compile", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    for target, override in _dependent_launch.overrides().items():
+        patch(target.replace(":", "."), override).start()
     if given.compile is not None:
-        for case in CASES[given.compile :: given.jobs]:
-            calls, options, _ = arguments(*case)
-            for block in blocks(case[2]):
-                call(block, calls[0], options)
+        for case in CASES:
+            layers = Layers(*case, count=1)
+            tried = [(n, b) for n in NAMES for b in blocks(n, case[1], layers.steps[n])]
+            for name, one in tried[given.compile :: given.jobs]:
+                with patch.dict(layers.blocks, {name: one}):
+                    layers()
         return
     command = [sys.executable, __file__, given.file, "--jobs", str(given.jobs)]
     parts = range(given.jobs)
@@ -101,19 +156,25 @@ def main() -> None:
         each.wait()
     with open(given.file, "w") as file:
         for case in CASES:
-            calls, options, nbytes = arguments(*case)
-            took = {}
-            for block in blocks(case[2]):
-                us = microseconds(partial(call, block, options=options), calls)
-                took[",".join(map(str, block))] = us
-            found = {"case": case, "us": took, "least": nbytes / 4.8e6}
+            layers = Layers(*case)
+            found = {
+                "size": case,
+                "least": layers.nbytes / 4.8e6,
+                "us": layers.microseconds(),
+            }
             print(json.dumps(found), file=file, flush=True)
-
-
-def call(block: tuple[int, ...], given: list[Any], options: Any) -> Any:
-    """Call the operator with these blocks."""
-    gemv_kernel.blocks = lambda *of: block  # type: ignore[assignment]
-    return gemv_kernel.gemv(*given, **options)
+            for name in NAMES:
+                took = {}
+                for each in blocks(name, case[1], layers.steps[name]):
+                    layers.blocks[name] = each
+                    took[each] = layers.microseconds()
+                layers.blocks[name] = min(took, key=took.__getitem__)
+                us = {",".join(map(str, each)): round(t, 2) for each, t in took.items()}
+                print(
+                    json.dumps({"size": case, "of": name, "us": us}),
+                    file=file,
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

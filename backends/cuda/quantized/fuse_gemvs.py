@@ -316,7 +316,7 @@ def _call(
     vector = norm.vector if norm is not None else first.vector
     vector = replaced.get(vector, vector)
     options = (first.bits, first.quantized.group, first.quant_min, _aligned(vector))
-    more: dict[str, object] = {}
+    more: dict[str, object] = {"constant": True}
     if norm is not None:
         more |= {"norm": norm.weight, "eps": norm.eps}
     if activation:

@@ -7,6 +7,7 @@ reductions recompute the input vector for each row of the weight, and are a laun
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,10 +25,28 @@ MAX_FUSED = 3
 MANY_ROWS = 1 << 14
 #: Rows of few bits from which there are enough programs with two rows each.
 _SEVERAL_ROWS = 1 << 12
+#: Steps of a row, in 16 bits, up to which a warp has all of it in registers while it waits: of one row, and of a gate's four.
+_AHEAD, _GATE_AHEAD = 12, 4
 #: What may be computed of a gate, in the order that the kernel numbers them in: GELU by erf, and by tanh.
 ACTIVATIONS = ("silu", "gelu_none", "gelu_tanh")
 #: What a float32 of 1 is in bits.
 _ONE = 0x3F800000
+
+
+class Blocks(NamedTuple):
+    """How rows are divided into programs.
+
+    Attributes:
+        rows: Of a program.
+        warps: Of a program.
+        unroll: Steps of a row that are loaded at once.
+        ahead: Whether that is all of them, before the kernel waits.
+    """
+
+    rows: int
+    warps: int
+    unroll: int
+    ahead: bool = False
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -39,6 +58,12 @@ def _load_halves(vector, place, inside, COUNT: tl.constexpr):  # type: ignore[no
     else:
         four = tl.load(vector.to(tl.pointer_type(tl.int64)) + place, inside, other=0)
         return four.to(tl.int32), (four >> 32).to(tl.int32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _wait_here():  # type: ignore[no-untyped-def]
+    """Mark the place at which ``_dependent_launch`` has the kernel wait for the one before, by its first barrier."""
+    tl.debug_barrier()
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -88,9 +113,11 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     NORM_VECTORIZED: tl.constexpr,  # and the norm's weight as the vector is
     BFLOAT16: tl.constexpr,  # whether the vector is of bfloat16
     ROWS: tl.constexpr,  # of a program; of a gate every other one is of the second weight
-    THREADS: tl.constexpr,  # of a row
     VECTOR_WIDTH: tl.constexpr,  # words that a thread loads at once, all of one group
-    UNROLL: tl.constexpr,
+    COPIES: tl.constexpr,  # of the vector: ROWS if each warp has a row, whose layout it has then as well; else 1
+    STEPS: tl.constexpr,  # of a row by its threads, in an iteration
+    UNROLL: tl.constexpr,  # iterations
+    AHEAD: tl.constexpr,  # whether the weights, of one iteration, are loaded before the kernel waits for the one before
 ):
     GROUPED: tl.constexpr = GROUP < WORDS
     GROUPS: tl.constexpr = WORDS // GROUP
@@ -123,69 +150,88 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     words = tl.multiple_of(words, 16 if WORDS % 4 == 0 else 4)
     scale += row * GROUPS
     zero += row * GROUPS
-    # Before the weights, behind which a load would be waited for.
+    THREADS: tl.constexpr = 32  # of a row: a warp
+    STEP: tl.constexpr = THREADS * VECTOR_WIDTH
+    columns = (tl.arange(0, THREADS) * VECTOR_WIDTH)[None, :, None]
+    columns += tl.arange(0, VECTOR_WIDTH)[None, None, :]
+    words = words[:, None, None] + columns
+    known = mine[:, None, None]
+    ahead = ()
+    if AHEAD:
+        for step in tl.static_range(STEPS):
+            within = known & (step * STEP + columns < WORDS)
+            ahead += (tl.load(words + step * STEP, within, other=0),)  # type: ignore[assignment]
+    _wait_here()
+    # Before what the loop loads, behind which a load would be waited for.
     if HAS_SCALE and not GROUPED:
         row_scale = tl.load(scale, mine, other=0.0).to(tl.float32)
     if HAS_ADDED:
         residual = tl.load(added + place, stored, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, THREADS), tl.float32)
     sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
-    x_sums = tl.zeros((1, THREADS, VECTOR_WIDTH), tl.float32)
-    squares = tl.zeros((1, THREADS, VECTOR_WIDTH), tl.float32)
-    for start in tl.range(0, WORDS, THREADS * VECTOR_WIDTH, loop_unroll_factor=UNROLL):
-        begin = start + tl.arange(0, THREADS) * VECTOR_WIDTH
-        word = begin[None, :, None] + tl.arange(0, VECTOR_WIDTH)[None, None, :]
-        inside = word < WORDS
-        known = mine[:, None, None] & inside
-        bits = tl.load(words[:, None, None] + word, known, other=0)
-        group = begin // GROUP
-        if GROUPED:
-            sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
-            x_sums = tl.zeros((1, THREADS, VECTOR_WIDTH), tl.float32)
-        for plane in tl.static_range(PLANES):
-            # Values at one place of consecutive bytes are consecutive in the vector.
-            at_plane = (group * (GROUP * (PLANES - 1)))[None, :, None]
-            at_plane += word + plane * GROUP
-            if VECTORIZED:
-                lower, higher = _load_halves(vector, at_plane, inside, PER_PLANE)
-            if NORM_VECTORIZED:
-                norm_lower, norm_higher = _load_halves(
-                    norm, at_plane, inside, PER_PLANE
-                )
-            for at in tl.static_range(PER_PLANE):
+    x_sums = tl.zeros((COPIES, THREADS, VECTOR_WIDTH), tl.float32)
+    squares = tl.zeros((COPIES, THREADS, VECTOR_WIDTH), tl.float32)
+    for first_step in tl.range(0, WORDS, STEPS * STEP, loop_unroll_factor=UNROLL):
+        for step in tl.static_range(STEPS):
+            start = first_step + step * STEP
+            begin = start + tl.arange(0, THREADS) * VECTOR_WIDTH
+            word = start + columns
+            inside = word < WORDS
+            if AHEAD:
+                bits = ahead[step]  # type: ignore[var-annotated]
+            else:
+                bits = tl.load(words + start, known & inside, other=0)
+            group = begin // GROUP
+            if GROUPED:
+                sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
+                x_sums = tl.zeros((COPIES, THREADS, VECTOR_WIDTH), tl.float32)
+            for plane in tl.static_range(PLANES):
+                # Values at one place of consecutive bytes are consecutive in the vector.
+                at_plane = (group * (GROUP * (PLANES - 1)))[None, :, None]
+                at_plane += word + plane * GROUP
+                at_plane = tl.broadcast_to(at_plane, (COPIES, THREADS, VECTOR_WIDTH))
                 if VECTORIZED:
-                    x = half(higher if at >= 2 else lower, at % 2 == 1, BFLOAT16)
-                else:
-                    x = tl.load(vector + at_plane * PER_PLANE + at, inside, other=0.0)
-                    x = x.to(tl.float32)
-                if HAS_NORM:
-                    squares += x * x
-                    if NORM_VECTORIZED:
-                        norm_word = norm_higher if at >= 2 else norm_lower
-                        x *= half(norm_word, at % 2 == 1, BFLOAT16)
+                    lower, higher = _load_halves(vector, at_plane, inside, PER_PLANE)
+                if NORM_VECTORIZED:
+                    norm_lower, norm_higher = _load_halves(
+                        norm, at_plane, inside, PER_PLANE
+                    )
+                for at in tl.static_range(PER_PLANE):
+                    if VECTORIZED:
+                        x = half(higher if at >= 2 else lower, at % 2 == 1, BFLOAT16)
                     else:
-                        factors = norm + at_plane * PER_PLANE + at
-                        x *= tl.load(factors, inside, other=0.0).to(tl.float32)
-                sums += x * value(
-                    bits,
-                    one,
-                    plane * 4 + at,
-                    BITS,
-                    QUANT_MIN,
-                    SIGNED,
-                    MANTISSA_BITS,
-                    EXPONENT_SCALE,
-                )
+                        x = tl.load(
+                            vector + at_plane * PER_PLANE + at, inside, other=0.0
+                        )
+                        x = x.to(tl.float32)
+                    if HAS_NORM:
+                        squares += x * x
+                        if NORM_VECTORIZED:
+                            norm_word = norm_higher if at >= 2 else norm_lower
+                            x *= half(norm_word, at % 2 == 1, BFLOAT16)
+                        else:
+                            factors = norm + at_plane * PER_PLANE + at
+                            x *= tl.load(factors, inside, other=0.0).to(tl.float32)
+                    sums += x * value(
+                        bits,
+                        one,
+                        plane * 4 + at,
+                        BITS,
+                        QUANT_MIN,
+                        SIGNED,
+                        MANTISSA_BITS,
+                        EXPONENT_SCALE,
+                    )
+                    if HAS_ZERO:
+                        x_sums += x
+            if GROUPED:
+                in_groups = mine[:, None] & (group < GROUPS)[None, :]
+                added_up = tl.sum(sums, 2)
                 if HAS_ZERO:
-                    x_sums += x
-        if GROUPED:
-            known = mine[:, None] & (group < GROUPS)[None, :]
-            added_up = tl.sum(sums, 2)
-            if HAS_ZERO:
-                shift = tl.load(zero[:, None] + group[None, :], known, other=0)
-                added_up -= tl.sum(x_sums, 2) * shift.to(tl.float32)
-            factor = tl.load(scale[:, None] + group[None, :], known, other=0.0)
-            total += added_up * factor.to(tl.float32)
+                    shift = tl.load(zero[:, None] + group[None, :], in_groups, other=0)
+                    added_up -= tl.sum(x_sums, 2) * shift.to(tl.float32)
+                factor = tl.load(scale[:, None] + group[None, :], in_groups, other=0.0)
+                total += added_up * factor.to(tl.float32)
     if not GROUPED:
         total = tl.sum(sums, 2)
     result = tl.sum(total, 1)
@@ -221,6 +267,7 @@ def gemv(
     eps: float = 0.0,
     activation: str = "",
     added: torch.Tensor | None = None,
+    constant: bool = False,
 ) -> torch.Tensor:
     """Return the matrix-vector products of weights with one vector, concatenated.
 
@@ -240,12 +287,14 @@ def gemv(
         activation: Of :data:`ACTIVATIONS`, for two weights of N rows: the result is the activation of the first one's,
             the gate's, times the second one's. Empty for none.
         added: As many values as the result has, floating point, which are added to it.
+        constant: Whether no kernel writes the weights, so that they may be loaded before earlier kernels have ended.
 
     Returns:
         (1, N of all weights), or of one with an activation, of ``vector``'s dtype.
     """
     # The kernel is given pointers and sizes: its tensors are contiguous, whatever they are views of.
     vector = vector.contiguous()
+    constant = constant and all(weight.is_contiguous() for weight in weights)
     weights, scale, zero = (
         [tensor.contiguous() for tensor in tensors]
         for tensors in (weights, scale, zero)
@@ -257,12 +306,15 @@ def gemv(
     )
     words = words * dtype.itemsize // 4
     lengths = [*map(len, weights), *[0] * (MAX_FUSED - len(weights))]
-    rows, threads, num_warps, unroll = blocks(lengths, bits, bool(activation))
+    # As many words as values of the vector are 16 bytes. Of one row both have the same layout, and four words of int8 need no conversion.
+    width = math.gcd(4, group_words)
+    steps = -(-words // (32 * width)) if constant else 0
+    rows, warps, unroll, ahead = blocks(lengths, steps, bits, bool(activation))
+    if bits < 8 or (bits == 8 and rows > 1):
+        width = math.gcd(2, group_words)
     programs = [
         -(-length // rows) for length in ([2 * lengths[0]] if activation else lengths)
     ]
-    # As many words as values of the vector are 16 bytes. Of one row both have the same layout, and four words of int8 need no conversion.
-    vector_width = 4 if bits == 16 or (bits == 8 and rows == 1) else 2
     mantissa_bits, bias = _FLOATS.get(dtype, (-1, 0))
     out = _result(vector, weights, activation)
     plain = (torch.uint8, torch.int8, *_HALVES)
@@ -303,42 +355,48 @@ def gemv(
         NORM_VECTORIZED=vectorized and norm is not None and norm.dtype == vector.dtype,
         BFLOAT16=vector.dtype == torch.bfloat16,
         ROWS=rows,
-        THREADS=threads,
-        VECTOR_WIDTH=math.gcd(vector_width, group_words),
-        UNROLL=unroll,
-        num_warps=num_warps,
+        VECTOR_WIDTH=width,
+        COPIES=rows if rows == warps else 1,
+        STEPS=-(-words // (32 * width)) if ahead else 1,
+        UNROLL=1 if ahead else unroll,
+        AHEAD=ahead,
+        num_warps=warps,
     )
     return out
 
 
-def blocks(lengths: list[int], bits: int, gated: bool) -> tuple[int, int, int, int]:
-    """Return a program's rows, threads of a row, its warps, and how many steps are loaded ahead.
+def blocks(lengths: list[int], steps: int, bits: int, gated: bool) -> Blocks:
+    """Return how a GEMV's rows are divided into programs.
 
-    In 16 bits within 8 % of the fastest of 66 on an H200, for the weights of Qwen3 0.6B, 1.7B and 4B
-    (``tests/gpu/time_gemvs.py``).
+    What is fastest alone isn't so among kernels that are launched early, whose blocks should fit the GPU beside the kernel's before: of one
+    warp each, a multiprocessor has 32 at most. In 16 bits, with weights that are loaded before the wait, six layers of Qwen3 0.6B take an
+    H200 121 us; 137 with those that are fastest of weights loaded behind it, 138 with all of one warp, and 134 with a gate of two warps.
 
     Args:
         lengths: Rows of the weights.
+        steps: Of a row of constant weights, by a warp; 0 if a kernel writes them.
         bits: Per value.
         gated: Whether rows are computed in pairs, of two weights.
     """
     rows = sum(lengths)
     if bits == 16:
         if gated:
-            return 4, 32, 1, 4
+            return Blocks(4, 1, 4, 0 < steps <= _GATE_AHEAD)
         if rows >= MANY_ROWS:
-            return 2, 32, 2, 1
-        return (1, 32, 1, 2) if lengths[1] > 0 else (1, 32, 1, 4)
+            return Blocks(2, 2, 1)
+        if 0 < steps <= _AHEAD:
+            return Blocks(2, 2, steps, True)
+        return Blocks(1, 1, 2 if lengths[1] > 0 else 4)
     if rows >= MANY_ROWS and not gated:
-        return 4, 32, 1, 2
+        return Blocks(4, 1, 2)
     if gated and bits < 8:
-        return 4, 32, 1, 4
-    # What is fastest alone isn't so among kernels that are launched early, whose blocks, all of them, should fit the GPU beside the
-    # kernel's before. Twelve layers of 4B took an H200 646 us in int8 so, and 694 with one row in a program where it is no gate;
-    # in int4 575 and 620. Rows by more threads are a tenth faster alone, and take 647 us in int4 on an H100, where these take 599.
+        return Blocks(4, 1, 4)
+    # Twelve layers of 4B took an H200 646 us in int8 so, and 694 with one row in a program where it is no gate; in int4 575 and 620. Rows by
+    # more threads are a tenth faster alone, and take 647 us in int4 on an H100, where these take 599. With weights loaded before the
+    # wait, four layers take 193 us in int8 on an H200, and 176 so; in int4 180 to 214, and 170.
     two_rows = gated or rows >= _SEVERAL_ROWS
     # Of int8, 20 words of a lane are loaded ahead: 5 steps of a row, or 6 of two.
-    return (2, 32, 1, 6 if bits == 8 else 5) if two_rows else (1, 32, 1, 5)
+    return Blocks(2, 1, 6 if bits == 8 else 5) if two_rows else Blocks(1, 1, 5)
 
 
 def _result(
@@ -354,7 +412,7 @@ def supports_rows(width: int, nbytes: int) -> bool:
 
 
 @gemv.register_fake
-def _(vector, weights, scale, zero, bits, group, quant_min, aligned, norm=None, eps=0.0, activation="", added=None):  # type: ignore[no-untyped-def]
+def _(vector, weights, scale, zero, bits, group, quant_min, aligned, norm=None, eps=0.0, activation="", added=None, constant=False):  # type: ignore[no-untyped-def]
     return _result(vector, weights, activation)
 
 

@@ -138,6 +138,26 @@ def test_a_wait_stands_before_the_first_branch() -> None:
     assert _dependent_launch.WAIT in large and _dependent_launch.ALLOW not in large
 
 
+def test_a_gemv_waits_where_its_first_barrier_is_unless_threads_exchange_values_there() -> (
+    None
+):
+    begin = ".target sm_90\n.visible .entry _gemv_kernel_1(\n)\n{\n"
+    load, barrier = "\tld.global.b32 %r2, [%rd1];\n", "\tbar.sync \t0;\n"
+    end = "\tld.global.b32 %r3, [%rd2];\n\tret;\n}\n"
+    wait = f"\t{_dependent_launch.WAIT}\n\t{_dependent_launch.ALLOW}\n"
+
+    def waiting(*lines: str) -> str:
+        return _dependent_launch.waiting("".join(lines), 90, 0)
+
+    assert waiting(begin, load, barrier, end) == begin + load + wait + end
+    others = begin.replace("_gemv_kernel", "_other_kernel")
+    assert waiting(others, load, barrier, end) == others + wait + load + barrier + end
+    for exchange in ("\t@%p1 st.shared.b32 [%r1], %r2;\n", "\tshfl.sync.b32 %r2;\n"):
+        own = [load, exchange, barrier, end]
+        assert waiting(begin, *own) == begin + wait + "".join(own)
+    assert waiting(begin, load, end) == begin + wait + load + end
+
+
 def test_helpers_of_another_form_are_left() -> None:
     text = "void launch(CUfunction function) {}"
     assert _dependent_launch.launching_early(text) == text

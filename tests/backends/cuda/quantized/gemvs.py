@@ -71,16 +71,19 @@ def main() -> None:
         if not whole or choose.random() < 0.7:
             scale = lay(torch.rand(n, k // group).to(dtype) + 0.5, *repeating)
             weight = weight * scale.double()[:, :, None]
-        # One row to a warp or two, several weights in one launch, and rows that begin where words don't.
+        # A row to a warp, several, or one to several warps; weights in one launch, and rows that begin where words don't.
         kept = [held, held.flip(0), held][: choose.choice([1, 1, 2, 3])]
         ofs = [
             [o, o.flip(0), o][: len(kept)] if o is not None else []
             for o in (scale, zero)
         ]
-        some = choose.choice([(2, 32, 1, 1), (4, 64, 2, 3), (8, 32, 4, 5)])
-        gemv_kernel.blocks = lambda *of, some=some: some
+        some = choose.choice([(2, 1, 1), (4, 2, 3), (8, 4, 5), (2, 2, 1), (4, 4, 2)])
+        ahead, constant = choose.random() < 0.5, choose.random() < 0.8
+        gemv_kernel.blocks = lambda _, steps, *of, some=some, ahead=ahead: (
+            gemv_kernel.Blocks(*some, ahead and steps > 0)
+        )
         kept = [lay(each, *layouts) for each in kept]
-        options, of_norm = {}, row.double()
+        options, of_norm = {"constant": constant}, row.double()
         if choose.random() < 0.5:
             norm = lay(
                 torch.randn(k).to(choose.choice([dtype, torch.float32])), *layouts
