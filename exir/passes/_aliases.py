@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from executorch.exir import memory
+from executorch.exir.passes._mutations import written_args
 from executorch.exir.passes.devices.nodes import (
     D2H,
     H2D,
@@ -17,7 +18,6 @@ from executorch.exir.passes.devices.nodes import (
     is_getitem,
     operator_name,
     tensor_spec,
-    written_args,
 )
 from torch.fx import Graph, Node
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from executorch.exir.dialects._ops import ops
 from executorch.exir.passes._aliases import VIEW_COPY
-from executorch.exir.passes.devices.nodes import operator_name, written_args
+from executorch.exir.passes._mutations import written_args
+from executorch.exir.passes.devices.nodes import operator_name
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Graph, Node

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from executorch.exir.passes._mutations import written_buffers
 from executorch.exir.program.operators.calls import module_of
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -52,7 +53,7 @@ def unroll_loops(program: ExportedProgram, max_turns: int = 64) -> ExportedProgr
     signature = copy.deepcopy(program.graph_signature)
     outputs = _outputs(module.graph)
     values = {**program.state_dict, **program.constants}
-    for mutated in signature.buffers_to_mutate.values():
+    for mutated in written_buffers(program):
         values.pop(mutated, None)
     inputs = module.graph.find_nodes(op="placeholder")
     known = {

@@ -15,9 +15,8 @@ from executorch.exir import (
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.passes import MemoryPlanningPass
-from executorch.exir.passes.devices.nodes import written_args
+from executorch.exir.passes._mutations import written_buffers
 from torch.export import ExportedProgram
-from torch.fx import Node
 
 from torchtrt_executorch.heap import trim_heap
 from torchtrt_executorch.progress import step
@@ -166,21 +165,5 @@ def emitted(
 
 
 def _stateful(methods: Mapping[str, ExportedProgram]) -> list[str]:
-    """Return the methods that write to a buffer: in place, as programs are before they are lowered."""
-    return [name for name, method in methods.items() if _writes_buffer(method)]
-
-
-def _writes_buffer(program: ExportedProgram) -> bool:
-    buffers = program.graph_signature.inputs_to_buffers
-    return any(
-        _viewed(written).name in buffers
-        for node in program.graph.nodes
-        for written in written_args(node)
-    )
-
-
-def _viewed(node: Node) -> Node:
-    """Return the node that a view, or a view of a view, is of."""
-    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
-        node = node.all_input_nodes[0]
-    return node
+    """Return the methods that write to a cache."""
+    return [name for name, method in methods.items() if written_buffers(method)]

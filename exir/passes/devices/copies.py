@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import torch
 from executorch.exir import memory
+from executorch.exir.passes._mutations import written_args
 from executorch.exir.passes.devices.labels import update_output_specs
 from executorch.exir.passes.devices.nodes import (
     HOST,
     Device,
     tensor_spec,
     values_of,
-    written_args,
 )
 from executorch.exir.passes.devices.placement import Options, Placement
 from executorch.exir.passes.propagate_device_pass import (

@@ -60,20 +60,6 @@ def operator_name(node: Node) -> str:
     return getattr(getattr(node.target, "_schema", None), "name", "")
 
 
-def written_args(node: Node) -> list[Node]:
-    """Return the arguments that an operator writes in place."""
-    formals = getattr(getattr(node.target, "_schema", None), "arguments", ())
-    names = (formal.name for formal in formals)
-    args = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return [
-        arg
-        for formal in formals
-        if formal.alias_info is not None and formal.alias_info.is_write
-        for arg in [args.get(formal.name)]
-        if isinstance(arg, Node)
-    ]
-
-
 def tensor_specs(node: Node) -> list[TensorSpec]:
     specs = pytree.tree_leaves(node.meta.get("spec"))
     return [spec for spec in specs if isinstance(spec, TensorSpec)]

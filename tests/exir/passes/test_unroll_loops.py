@@ -95,6 +95,33 @@ def test_unrolled_loops_compute_what_eager_does(
         torch.testing.assert_close(unrolled.module()(x), program.module()(x))
 
 
+class Counts(nn.Module):
+    """As many turns as there were calls before, (4,) to the same: by a buffer's value before it is written, or by a view of it."""
+
+    def __init__(self, viewed: bool) -> None:
+        super().__init__()
+        self.viewed = viewed
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        turns = self.calls.clone()
+        (self.calls.view(1)[0] if self.viewed else self.calls).add_(1)
+
+        def again(turn: Tensor, turns: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+            return turn + 1, turns.clone(), x * 2
+
+        first = (torch.tensor(0), turns, x)
+        return while_loop(lambda turn, turns, x: turn < turns, again, first)[2]
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+def test_a_buffer_that_is_written_is_no_constant(viewed: bool) -> None:
+    program = export(Counts(viewed), (X[0],))
+    unrolled, eager = unroll_loops(program).module(), Counts(viewed)
+    for _ in range(3):
+        torch.testing.assert_close(unrolled(X[0]), eager(X[0]))
+
+
 def test_an_unrolled_loop_runs_in_executorch() -> None:
     program = unroll_loops(export(Model(counted), (X,)))
     built = to_edge_transform_and_lower(program).to_executorch()

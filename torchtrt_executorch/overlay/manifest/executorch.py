@@ -23,7 +23,8 @@ _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
 #: Modules of alias analysis, device labels and node access.
 _ALIASES = tuple(
-    f"{_PASSES}.{name}" for name in ("_aliases", "devices.labels", "devices.nodes")
+    f"{_PASSES}.{name}"
+    for name in ("_aliases", "_mutations", "devices.labels", "devices.nodes")
 )
 #: Modules of the dry run of Inductor, up to where it would compile or time a kernel.
 _DRY_RUN = tuple(
@@ -169,6 +170,7 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.program.operators.host_kernels",
             f"{EXIR}.program.operators.errors",
             f"{EXIR}.emit._containers",
+            f"{_PASSES}._mutations",
             f"{_PASSES}.unroll_loops",
         ),
         edits=edits.OPERATOR_ERRORS,
