@@ -82,7 +82,9 @@ def with_holes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_mapped_data.MappedData, "write_to_file", write)
     monkeypatch.setattr(
-        _mapped_data, "digest", lambda tensor: tensor.data_ptr().to_bytes(32, "big")
+        _mapped_data,
+        "_digest_and_checksum",
+        lambda tensor: (tensor.data_ptr().to_bytes(32, "big"), 0),
     )
 
 

@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch._export.serde import serialize
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
@@ -66,6 +65,8 @@ def _uncanonicalized() -> Iterator[None]:
 
     Half of the time that an archive takes: 4.3 s of 8.4 for 36 layers of Qwen3-4B in two methods.
     """
+    from torch._export.serde import serialize  # which takes SymPy, and a second
+
     with _saving:
         canonicalize = getattr(serialize, "canonicalize", None)
         if canonicalize is None:
