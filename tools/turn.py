@@ -131,7 +131,10 @@ PAGES = tuple(
 #: What takes long, in parts of about as many minutes.
 LONG = (
     ("tests/backends",),
-    ("tests/exir", "tests/py"),
+    tuple(
+        f"tests/{name}"
+        for name in ("examples", "exir", "fuzz", "gpu", "py", "random_models")
+    ),
     (_OWN, "tests/test_*.py"),
 )
 
