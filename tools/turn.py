@@ -112,12 +112,12 @@ class Turn:
         if self.python:
             lane = f"-{self.lane}" if self.lane else ""
             options += [f"PYTHON={interpreter}", f"VENV=.venv{lane}-py{self.python}"]
-        tests = []
+        chosen = []
         if self.target == "test":
-            tests = [f"TESTS={' '.join(self.tests)}", f"MARKS={self.marks}"]
+            chosen = [f"TESTS={' '.join(self.tests)}", f"MARKS={self.marks}"]
         if self.pages:
-            tests = [f"PAGES={' '.join(self.pages)}"]
-        found = [["make", *self.target.split(), *tests, *options]]
+            chosen = [f"PAGES={' '.join(self.pages)}"]
+        found = [["make", *self.target.split(), *chosen, *options]]
         if self.needed:
             found.append(["make", "needed", *options])
         return found

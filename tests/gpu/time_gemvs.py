@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import torch
 from executorch.backends.cuda import _dependent_launch
 from executorch.backends.cuda.quantized import gemv_kernel
 from executorch.backends.cuda.quantized.gemv_kernel import Blocks
+from time_sums import microseconds  # type: ignore[import-not-found]
 
 #: Hidden, inner and the attention's columns, by the size of a Qwen3.
 SIZES = {
@@ -89,15 +89,15 @@ class Layers:
         ]
         return weights, scales, group
 
-    def __call__(self) -> torch.Tensor:
-        x = self.vector
-        norm = {"norm": self.norm, "eps": 1e-6} if self.bits == 16 else {}
-        for layer in self.layers:
-            qkv = self._gemv("qkv", layer, x, norm)
-            out = self._gemv("out", layer, qkv[:, : self.heads], {"added": x[0]})
-            gate = self._gemv("gate", layer, out, {**norm, "activation": "silu"})
-            x = self._gemv("down", layer, gate, {"added": out[0]})
-        return x
+    def __call__(self, layer: Any) -> None:
+        """Compute a layer of what the one before has computed."""
+        x, norm = self.vector, {}
+        if self.bits == 16:
+            norm = {"norm": self.norm, "eps": 1e-6}
+        qkv = self._gemv("qkv", layer, x, norm)
+        out = self._gemv("out", layer, qkv[:, : self.heads], {"added": x[0]})
+        gate = self._gemv("gate", layer, out, {**norm, "activation": "silu"})
+        self.vector = self._gemv("down", layer, gate, {"added": out[0]})
 
     def _gemv(self, name: str, layer: Any, x: torch.Tensor, more: Any) -> torch.Tensor:
         weights, scales, group = layer[name]
@@ -115,22 +115,6 @@ class Layers:
                 **more,
             )
 
-    def microseconds(self) -> float:
-        """Return the median time of a layer, as a CUDA graph."""
-        self()
-        torch.cuda.synchronize()
-        graph, times = torch.cuda.CUDAGraph(), []
-        with torch.cuda.graph(graph):
-            self()
-        for _ in range(30):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(1000 * begin.elapsed_time(end))
-        return statistics.median(times) / len(self.layers)
-
 
 def main() -> None:
     """Run the command line."""
@@ -147,7 +131,7 @@ def main() -> None:
             tried = [(n, b) for n in NAMES for b in blocks(n, case[1], layers.steps[n])]
             for name, one in tried[given.compile :: given.jobs]:
                 with patch.dict(layers.blocks, {name: one}):
-                    layers()
+                    layers(layers.layers[0])
         return
     command = [sys.executable, __file__, given.file, "--jobs", str(given.jobs)]
     parts = range(given.jobs)
@@ -160,16 +144,16 @@ def main() -> None:
             found = {
                 "size": case,
                 "least": layers.nbytes / 4.8e6,
-                "us": layers.microseconds(),
+                "us": microseconds(layers, layers.layers),
             }
             print(json.dumps(found), file=file, flush=True)
             for name in NAMES:
                 took = {}
                 for each in blocks(name, case[1], layers.steps[name]):
                     layers.blocks[name] = each
-                    took[each] = layers.microseconds()
+                    took[each] = microseconds(layers, layers.layers)
                 layers.blocks[name] = min(took, key=took.__getitem__)
-                us = {",".join(map(str, each)): round(t, 2) for each, t in took.items()}
+                us = {",".join(map(str, each)): t for each, t in took.items()}
                 print(
                     json.dumps({"size": case, "of": name, "us": us}),
                     file=file,
