@@ -167,13 +167,16 @@ class WithMethods(Exportable):
 
 
 _CLONES = "torch._dynamo.variables.builder:_clone_input"
+_COMMON_SUBEXPRESSIONS = "torch._dynamo.guards:PyExprCSEPass"
 
 
 def traced(*args: Any, **kwargs: Any) -> ExportedProgram:
     """Return what ``torch.export.export`` does, without gradients and without copies of parameters.
 
     Strict tracing keeps a clone of each tensor, for values that a model's code asks for while it is traced.
-    Parameters aren't written to meanwhile, and are their own.
+    Parameters aren't written to meanwhile, and are their own. Nor are the guards written without common subexpressions,
+    for which each subexpression of each guard is printed: a graph that is exported evaluates them once at most. For 8 layers
+    of Qwen3-4B in int4 and two methods that takes 8 s.
     """
     clone: Any = lookup(_CLONES)
 
@@ -181,7 +184,12 @@ def traced(*args: Any, **kwargs: Any) -> ExportedProgram:
         is_own = isinstance(value, torch.nn.Parameter) and not value.requires_grad
         return value if is_own else clone(value, *rest)
 
-    with torch.no_grad(), overriding({_CLONES: clone_all_else}):
+    overrides: dict[str, Any] = {
+        _CLONES: clone_all_else,
+        f"{_COMMON_SUBEXPRESSIONS}.count": lambda self, guards: None,
+        f"{_COMMON_SUBEXPRESSIONS}.replace": lambda self, guard: ([], guard),
+    }
+    with torch.no_grad(), overriding(overrides):
         return export(*args, **kwargs)
 
 

@@ -9,10 +9,20 @@ from executorch.exir.graph_module import (
     get_cond_while_submodules,
     get_control_flow_submodules,
 )
-from torch import Tensor
+from torch import Tensor, ops
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
+
+#: Of which a decomposition is the same operator, though tables have them: a program with dynamic sizes has one at least.
+_QUERIES = frozenset(
+    {
+        ops.aten.sym_size.int,
+        ops.aten.sym_stride.int,
+        ops.aten.sym_numel.default,
+        ops.aten.sym_storage_offset.default,
+    }
+)
 
 
 def calls(module: GraphModule) -> Iterator[Node]:
@@ -23,13 +33,16 @@ def calls(module: GraphModule) -> Iterator[Node]:
         yield from calls(body)
 
 
-def contains_any_operator(module: GraphModule, operators: Container[Any]) -> bool:
-    """Whether a graph, a branch or a loop of it calls any of the operators, in either dialect.
+def contains_decomposed(module: GraphModule, table: Container[Any]) -> bool:
+    """Whether a graph, a branch or a loop of it calls an operator, in either dialect, that decompositions change.
 
     Args:
-        operators: In ATen.
+        table: The decompositions, by operator in ATen.
     """
-    return any(operator_of(node) in operators for node in calls(module))
+    return any(
+        operator in table and operator not in _QUERIES
+        for operator in map(operator_of, calls(module))
+    )
 
 
 def operator_of(node: Node) -> Any:

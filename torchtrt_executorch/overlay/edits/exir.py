@@ -176,12 +176,12 @@ PRESERVED_OPERATORS = (
         (
             "",
             "imports",
-            "from executorch.exir.program.operators.calls import contains_any_operator",
+            "from executorch.exir.program.operators.calls import contains_decomposed",
         ),
         (
             "_gen_edge_manager_for_partitioners",
             "call contains_any_call_fn_target_op",
-            "contains_any_operator({args})",
+            "contains_decomposed({args})",
         ),
         releases={"executorch": ">=1.5"},  # 1.4 decomposes unasked
     ),

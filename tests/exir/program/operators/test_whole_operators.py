@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from itertools import permutations
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 import torch
@@ -17,8 +17,9 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.backend.test.op_partitioner_demo import NonDecompTestPartitioner
+from executorch.exir.program import _program
 from torch import nn
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 from torch_tensorrt.executorch import TensorRTPartitioner
 
@@ -206,3 +207,35 @@ def test_methods_have_partners_of_their_own(
         torch.testing.assert_close(found.module()(x), model(x))
     assert operators(edge.exported_program("other").graph_module)["addmm"] == 2
     assert in_delegates(edge)["linear"] == 3
+
+
+class Unpartitioned(Partitioner):
+    """It preserves no operator, by no filter, and delegates none."""
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], None]:
+        return [], None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        return PartitionResult(exported_program, {})
+
+
+@pytest.mark.skipif(
+    not hasattr(_program, "contains_any_call_fn_target_op"),
+    reason="this executorch has no check of what is decomposed",
+)
+def test_sizes_are_not_decomposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    decomposed: list[int] = []
+    decompose: Any = ExportedProgram.run_decompositions
+
+    def noted(self: ExportedProgram, table: Any = None, **kwargs: Any) -> Any:
+        decomposed.append(len(table))
+        return decompose(self, table, **kwargs)
+
+    rows = ({0: Dim("rows", min=2, max=8)},)
+    model = Function(lambda x: x + x.shape[0])
+    program = torch.export.export(model, (torch.ones(3, 4),), dynamic_shapes=rows)
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", noted)
+    to_edge_transform_and_lower(program, partitioner=[Unpartitioned()])
+    assert decomposed == [0]

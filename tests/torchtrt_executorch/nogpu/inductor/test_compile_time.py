@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from executorch.backends.cuda import _dependent_launch, _memory_pool
+from executorch.backends.cuda.tuning import epilogue_indices, runtime_k
 from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
 from torch import Tensor
 from torch._inductor import config, scheduler, utils
 from torch._inductor.codecache import AotCodeCompiler
+from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+from torch._inductor.virtualized import V
 
 from torchtrt_executorch.cache import SWITCH
+from torchtrt_executorch.nogpu.inductor import (
+    channels_last_weights,
+    constant_folding,
+    host_code,
+    host_weights,
+    kernel_accesses,
+)
 from torchtrt_executorch.nogpu.inductor.compile_time import (
     constant_names,
     fusion_candidates,
@@ -97,3 +110,59 @@ def test_a_name_is_normalized_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(re, "sub", counted)
     assert [normalize(name) for name in ("a.b", "c.d") * 3] == ["a_b", "c_d"] * 3
     assert normalized == 1
+
+
+def test_a_search_begins_where_the_last_one_ended() -> None:
+    names = [f"weight_{index}" for index in range(50)]
+    compared: list[str] = []
+
+    def find(wanted: str, values: dict[str, Any]) -> bool:
+        return any(compared.append(name) or name == wanted for name in values)
+
+    searched = constant_names.FromLastFound(dict.fromkeys(names))
+    assert [*searched] == [*searched] == names
+    assert all(find(name, searched) for name in names)
+    assert len(compared) < 2 * len(names)
+    compared.clear()
+    assert not find("another", searched)
+    assert sorted(compared) == sorted(names)
+
+
+def test_constants_are_searched_like_that_while_their_library_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+
+    def write(self: Any) -> None:
+        searched.append((V.graph.named_parameters, V.graph.named_buffers))
+
+    named = SimpleNamespace(named_parameters={"a.b": 1, "c": 2}, named_buffers={})
+    monkeypatch.setattr(CppWrapperCpu, "finalize_prefix", write)
+    with V.set_graph_handler(named):  # type: ignore[arg-type]
+        constant_names.overrides()[constant_names.PREFIX](None)
+    ((parameters, buffers),) = searched
+    assert type(parameters) is type(buffers) is constant_names.FromLastFound
+    assert [*parameters.items()] == [("a.b", 1), ("c", 2)] and not buffers
+    assert type(named.named_parameters) is dict
+
+
+def test_no_function_is_overridden_twice() -> None:
+    """Of two overrides of one function only the last would be in force."""
+    tables = [
+        module.overrides()
+        for module in (
+            _dependent_launch,
+            _memory_pool,
+            channels_last_weights,
+            constant_folding,
+            constant_names,
+            epilogue_indices,
+            fusion_candidates,
+            host_code,
+            host_weights,
+            kernel_accesses,
+            runtime_k,
+        )
+    ]
+    paths = Counter(path for table in tables for path in table)
+    assert not [path for path, count in paths.items() if count > 1]
