@@ -16,7 +16,12 @@ from weakref import WeakSet
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+    unset_fake_temporarily,
+)
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
@@ -157,6 +162,8 @@ def _move_node(node: torch.fx.Node, device: torch.device, mode: FakeTensorMode) 
     def move(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
+        if node.op == "call_function" and (moved := _on(device, value, mode)):
+            return moved[0]
         # Not value.to(): for a tensor with a gradient autograd asks the device's runtime.
         with mode:
             return torch.empty_strided(
@@ -168,6 +175,24 @@ def _move_node(node: torch.fx.Node, device: torch.device, mode: FakeTensorMode) 
     if node.target is torch.ops.aten.to.device:
         node.args = (node.args[0], device, *node.args[2:])
     node.meta["val"] = tree_map(move, node.meta.get("val"))
+
+
+def _on(
+    device: torch.device, value: torch.Tensor, mode: FakeTensorMode
+) -> list[torch.Tensor]:
+    """Return a fake tensor of ``value``'s sizes and storage on ``device``; none if ``value`` isn't one of ``mode``.
+
+    What is derived from sizes with symbols, as whether they are contiguous, isn't derived again: for 36 layers of Qwen3-4B in
+    two methods that takes 5 s. Inputs get storages of their own: they would pass for aliases.
+    """
+    if type(value) is not FakeTensor or value.fake_mode is not mode:
+        return []
+    offset = value.storage_offset()
+    if value.requires_grad or type(offset) is not int or offset:
+        return []
+    with in_kernel_invocation_manager(mode):
+        alias = torch.ops.aten.alias.default(value)
+    return [FakeTensor(mode, alias, device)]
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
