@@ -122,6 +122,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.utils:normalize_name": PatchPoint(
         "it is called for each pair of weights"
     ),
+    f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.finalize_prefix": PatchPoint(
+        "it looks for each weight among all"
+    ),
     # Weights, which stay on the host
     f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": PatchPoint(
         "it writes the weights' bytes, from the device", True
