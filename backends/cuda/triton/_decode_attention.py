@@ -14,14 +14,16 @@ import triton.language as tl
 from executorch.backends.cuda.triton._attention import each_key_once
 from torch.library import triton_op, wrap_triton
 
-#: Keys that one program reads at the least, how many it reads at once, and the most programs to a head. On an H200, of
+#: Keys that a program reads at once, that one reads at the least of a long cache, and the most programs to a head. On an H200, of
 #: 8 heads of keys and 32 of queries of 128, a cache of 1024 takes 4.8 to 6.1 us, where ExecuTorch's takes 8.8 to 9.3.
-_CHUNK, _BLOCK, _SPLITS = 128, 64, 128
+_BLOCK, _CHUNK, _SPLITS = 64, 128, 128
 #: Of int8 as many bytes: on an H100 a cache of 4096 takes 11.4 us, in bfloat16 12.3.
 _INT8_BLOCK = 128
 #: Programs of a head up to which the last of them combines what all computed. Of more another kernel does, a program for each head
 #: of queries. Six layers of Qwen3 0.6B, with 8 programs a head, take an H200 143.5 us so, and 147.4 with the other kernel; all 28 behind
-#: 4096 tokens, with 34 programs a head, 971 us with the other kernel, 1021 without, and 1051 with 16 programs of longer parts.
+#: 4096 tokens, with 34 programs a head, 971 us with the other kernel, 1021 without, and 1051 with 16 programs of longer parts. A cache
+#: of 1024 adds to a layer of 0.6B 3.6 us behind 50 tokens, 5.4 behind 100, 6.0 behind 700, 6.7 behind all by 16 programs of a block, of which
+#: those behind the last token aren't waited for; by 8 of two blocks, which all were, 4.3 behind the first, and then 6.5, 6.6, 6.9.
 _COMBINED = 16
 
 
@@ -34,23 +36,25 @@ def _reduced(  # type: ignore[no-untyped-def]
     mine,
     depth,
     step,  # from one program's part to the next one's
+    used,  # programs that have one
     COUNT: tl.constexpr,  # of programs
     WIDTH: tl.constexpr,
 ):
     """Return the attention of the heads at ``place``, from what all programs computed of it."""
     largest = tl.load(most + place, mine, other=-float("inf"))
     for split in tl.static_range(1, COUNT):
-        other = tl.load(most + place + split * step, mine, other=-float("inf"))
+        there = mine & (split < used)
+        other = tl.load(most + place + split * step, there, other=-float("inf"))
         largest = tl.maximum(largest, other)
     base = tl.where(largest == -float("inf"), 0.0, largest)
     below = tl.zeros_like(base)
     added = tl.zeros((base.shape[0], WIDTH), tl.float32)
     for split in tl.static_range(COUNT):  # loads of all are on their way at once
-        at = place + split * step
-        share = tl.exp(tl.load(most + at, mine, other=-float("inf")) - base)
-        below += share * tl.load(total + at, mine, other=0.0)
+        at, there = place + split * step, mine & (split < used)
+        share = tl.exp(tl.load(most + at, there, other=-float("inf")) - base)
+        below += share * tl.load(total + at, there, other=0.0)
         part = sums + at[:, None] * WIDTH + depth[None, :]
-        added += tl.load(part, mine[:, None], other=0.0) * share[:, None]
+        added += tl.load(part, there[:, None], other=0.0) * share[:, None]
     return added / tl.where(below > 0, below, 1.0)[:, None]
 
 
@@ -104,9 +108,14 @@ def _attend(  # type: ignore[no-untyped-def]
     split, one = tl.program_id(0), tl.program_id(1)
     batch, head = (one // HEADS).to(tl.int64), (one % HEADS).to(tl.int64)
     begin = split * CHUNK
-    end = tl.minimum(begin + CHUNK, LENGTH)
+    whole = LENGTH
     if LIMITED:
-        end = tl.minimum(end, tl.load(length))
+        whole = tl.minimum(whole, tl.load(length))
+    end = tl.minimum(begin + CHUNK, whole)
+    # Programs whose keys are all behind the end have no part, and aren't waited for.
+    used = tl.maximum(tl.cdiv(whole, CHUNK), 1)
+    if COUNT > 0 and split >= used:
+        return
     rows, depth = tl.arange(0, ROWS), tl.arange(0, WIDTH)
     mine = rows < GROUP
     queries = query + batch * q_batch + (head * GROUP + rows)[:, None] * q_head
@@ -141,18 +150,24 @@ def _attend(  # type: ignore[no-untyped-def]
         product = tl.dot(share.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         added = added * before[:, None] + product
         largest = new
+    outputs = out + (one * GROUP + rows)[:, None] * WIDTH + depth[None, :]
+    if COUNT > 0 and used == 1:
+        result = added / tl.where(below > 0, below, 1.0)[:, None]
+        tl.store(outputs, result, mine[:, None])
+        return
     place = (split * tl.num_programs(1) + one) * GROUP + rows
     tl.store(most + place, largest, mine)
     tl.store(total + place, below, mine)
     tl.store(sums + place[:, None] * WIDTH + depth[None, :], added, mine[:, None])
     if COUNT > 0:
         tl.debug_barrier()  # the thread that counts releases what all threads stored
-        if tl.atomic_add(finished + one, 1, sem="acq_rel") == COUNT - 1:
+        if tl.atomic_add(finished + one, 1, sem="acq_rel") == used - 1:
             place = one * GROUP + rows
             step = tl.num_programs(1) * GROUP
-            result = _reduced(sums, most, total, place, mine, depth, step, COUNT, WIDTH)
-            places = place[:, None] * WIDTH + depth[None, :]
-            tl.store(out + places, result, mine[:, None])
+            result = _reduced(
+                sums, most, total, place, mine, depth, step, used, COUNT, WIDTH
+            )
+            tl.store(outputs, result, mine[:, None])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -255,7 +270,8 @@ def sdpa_decode(
             raise ValueError(
                 f"its mask is of booleans, {(batches, 1, 1, length)}, not {mask}"
             )
-    count = min(max(-(-length // _CHUNK), 1), _SPLITS)
+    block = _BLOCK if key_scale is None else _INT8_BLOCK
+    count = _programs(length, block)
     group = heads // shared
     most = query.new_empty((count, batches, heads), dtype=torch.float32)
     total, sums = torch.empty_like(most), most.new_empty((*most.shape, width))
@@ -298,7 +314,7 @@ def sdpa_decode(
         GROUP=group,
         ROWS=max(16, triton.next_power_of_2(group)),
         WIDTH=width,
-        BLOCK=_BLOCK if key_scale is None else _INT8_BLOCK,
+        BLOCK=block,
         COUNT=count if combined else 0,
         num_warps=4,
         num_stages=2,  # three take more shared memory than a kernel may have that is launched early
@@ -316,6 +332,13 @@ def sdpa_decode(
         num_warps=4,
     )
     return out
+
+
+def _programs(length: int, block: int) -> int:
+    """How many programs share a head of ``length`` keys, of which one reads ``block`` at once."""
+    if length <= _COMBINED * _CHUNK:
+        return min(max(triton.cdiv(length, block), 1), _COMBINED)
+    return min(int(triton.cdiv(length, _CHUNK)), _SPLITS)
 
 
 def _reach(tensor: torch.Tensor) -> int:

@@ -47,6 +47,8 @@ def main(device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
             mask = torch.rand(batches, 1, 1, length, device=device) < 0.5  # holes
             if case % 6 == 1:
                 mask[0] = False
+            # Nothing is let through behind: programs have nothing to read, or all but one have.
+            mask[..., choose.choice([0, 1, 64, length // 2, length, length]) :] = False
             mask = relaid(mask, choose.choice(layouts), choose)
             places = torch.arange(1, length + 1, device=device)
             end = (mask * places).amax().to(torch.int32)
