@@ -393,7 +393,9 @@ def blocks(lengths: list[int], steps: int, bits: int, gated: bool) -> Blocks:
         return Blocks(4, 1, 4)
     # Twelve layers of 4B took an H200 646 us in int8 so, and 694 with one row in a program where it is no gate; in int4 575 and 620. Rows by
     # more threads are a tenth faster alone, and take 647 us in int4 on an H100, where these take 599. With weights loaded before the
-    # wait, four layers take 193 us in int8 on an H200, and 176 so; in int4 180 to 214, and 170.
+    # wait, four layers take 193 us in int8 on an H200, and 176 so; in int4 180 to 214, and 170. With rows prefetched to L2 before it, 196 in
+    # int8 for 170, and three layers 232 in bfloat16 for 197. By tensor cores (mma of 16 rows, 1.4 instructions for a weight of int4, where
+    # these take 4.5) twelve layers and the head take 578 us in int4, and 585 so; layers of 0.6B more than so.
     two_rows = gated or rows >= _SEVERAL_ROWS
     # Of int8, 20 words of a lane are loaded ahead: 5 steps of a row, or 6 of two.
     return Blocks(2, 1, 6 if bits == 8 else 5) if two_rows else Blocks(1, 1, 5)
