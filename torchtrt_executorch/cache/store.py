@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
@@ -224,9 +225,17 @@ def _write(part: Any, file: Any) -> None:
 
 def process_folder() -> Path:
     """Return a folder of this process's own, which ends with it."""
-    return Path(_temporary_folder(os.getpid()).name)
+    return _temporary_folder(os.getpid())
 
 
 @functools.cache
-def _temporary_folder(process: int) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")
+def _temporary_folder(process: int) -> Path:
+    folder = tempfile.mkdtemp(prefix="torchtrt-executorch-")
+    atexit.register(_remove_folder, folder, process)
+    return Path(folder)
+
+
+def _remove_folder(folder: str, process: int) -> None:
+    # A process that was forked has what its parent calls at the end, too.
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)

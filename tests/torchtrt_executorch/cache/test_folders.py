@@ -139,3 +139,23 @@ def test_link_stubs_are_kept_where_the_variable_says(
     made = StubLibraries("one", "One is missing", "install one", stub).build()
     assert made.is_relative_to(cache.folder()) and not (tmp_path / "home").exists()
     assert (value == "0") == (not made.is_relative_to(tmp_path))
+
+
+def test_a_forked_process_ends_without_its_parent_s_folder() -> None:
+    """At its end it calls what its parent registered before it was forked."""
+    code = """
+import os, sys
+from torchtrt_executorch import cache
+
+folder = cache.process_folder()
+child = os.fork()
+if child == 0:
+    assert cache.process_folder() != folder
+    sys.exit()
+os.waitpid(child, 0)
+assert folder.is_dir()
+print(folder)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not Path(done.stdout.strip()).exists()
