@@ -337,8 +337,8 @@ def sdpa_decode(
 def _programs(length: int, block: int) -> int:
     """How many programs share a head of ``length`` keys, of which one reads ``block`` at once."""
     if length <= _COMBINED * _CHUNK:
-        return min(max(triton.cdiv(length, block), 1), _COMBINED)
-    return min(int(triton.cdiv(length, _CHUNK)), _SPLITS)
+        return min(max(-(-length // block), 1), _COMBINED)
+    return min(-(-length // _CHUNK), _SPLITS)
 
 
 def _reach(tensor: torch.Tensor) -> int:
