@@ -13,9 +13,9 @@ import torch
 from torch.export import ExportedProgram, export
 from torch.utils import _pytree as pytree
 
-from torchtrt_executorch.nogpu.thread_scope import lookup, overriding
 from torchtrt_executorch.progress import step
 from torchtrt_executorch.runtime.program import Program
+from torchtrt_executorch.transformers.cache_buffers import caches_of_buffers
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,12 @@ class Method:
         inputs: Examples.
         axes: Their dynamic axes, as ``torch.export`` takes them.
         repeated: Whether it is called for each token, so that :attr:`Form.decode` lowers it.
-        cached: Whether it has a cache, whose writes only strict tracing finds.
     """
 
     module: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
     axes: tuple[Any, ...] | None = None
     repeated: bool = False
-    cached: bool = False
 
 
 class WithMethods(Exportable):
@@ -146,10 +144,7 @@ class WithMethods(Exportable):
                 continue
             with step(f"trace {name}"):
                 self._traced[name] = traced(
-                    method.module,
-                    method.inputs,
-                    dynamic_shapes=method.axes,
-                    strict=method.cached,
+                    method.module, method.inputs, dynamic_shapes=method.axes
                 )
         return dict(self._traced)
 
@@ -166,31 +161,10 @@ class WithMethods(Exportable):
         return [], off
 
 
-_CLONES = "torch._dynamo.variables.builder:_clone_input"
-_COMMON_SUBEXPRESSIONS = "torch._dynamo.guards:PyExprCSEPass"
-
-
-def traced(*args: Any, **kwargs: Any) -> ExportedProgram:
-    """Return what ``torch.export.export`` does, without gradients and without copies of parameters.
-
-    Strict tracing keeps a clone of each tensor, for values that a model's code asks for while it is traced.
-    Parameters aren't written to meanwhile, and are their own. Nor are the guards written without common subexpressions,
-    for which each subexpression of each guard is printed: a graph that is exported evaluates them once at most. For 8 layers
-    of Qwen3-4B in int4 and two methods that takes 5 s.
-    """
-    clone: Any = lookup(_CLONES)
-
-    def clone_all_else(value: Any, *rest: Any) -> Any:
-        is_own = isinstance(value, torch.nn.Parameter) and not value.requires_grad
-        return value if is_own else clone(value, *rest)
-
-    overrides: dict[str, Any] = {
-        _CLONES: clone_all_else,
-        f"{_COMMON_SUBEXPRESSIONS}.count": lambda self, guards: None,
-        f"{_COMMON_SUBEXPRESSIONS}.replace": lambda self, guard: ([], guard),
-    }
-    with torch.no_grad(), overriding(overrides):
-        return export(*args, **kwargs)
+def traced(module: Any, *args: Any, **kwargs: Any) -> ExportedProgram:
+    """Return what ``torch.export.export`` does, without gradients, and with what a module's static caches are written."""
+    with torch.no_grad(), caches_of_buffers(module):
+        return export(module, *args, **kwargs)
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -68,7 +68,6 @@ class _Multimodal(WithMethods):
                 (noise(self, 1, count, hidden), positions),
                 ({1: axis}, {0: axis}),
                 repeated=True,
-                cached=True,
             ),
         }
 

@@ -44,9 +44,7 @@ class Whisper(WithMethods):
         decoder = _WhisperDecoder(self.module, self._length)
         return {
             "encoder": Method(_WhisperEncoder(self.module), (features,)),
-            "text_decoder": Method(
-                decoder, (token, encoded, position), repeated=True, cached=True
-            ),
+            "text_decoder": Method(decoder, (token, encoded, position), repeated=True),
         }
 
     def constants(self, programs: Mapping[str, ExportedProgram]) -> dict[str, Any]:
