@@ -125,6 +125,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.finalize_prefix": PatchPoint(
         "it looks for each weight among all"
     ),
+    f"{_INDUCTOR}.dtype_propagation:DtypePropagationOpsHandler.__init__": PatchPoint(
+        "it fills its table for each operator of each kernel"
+    ),
     # Weights, which stay on the host
     f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": PatchPoint(
         "it writes the weights' bytes, from the device", True

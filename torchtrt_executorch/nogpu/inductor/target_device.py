@@ -45,6 +45,7 @@ from torchtrt_executorch.nogpu.inductor import (
 )
 from torchtrt_executorch.nogpu.inductor.compile_time import (
     constant_names,
+    dtype_rules,
     fusion_candidates,
 )
 from torchtrt_executorch.nogpu.inductor.device_guard import (
@@ -108,6 +109,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **kernel_accesses.overrides(),
         **fusion_candidates.overrides(),
         **constant_names.overrides(),
+        **dtype_rules.overrides(),
         **options.overrides(toolchain.cross.program if toolchain.cross else None),
         **constant_folding.overrides(),
         **_mul_sum_decompositions.overrides(gpu),

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._inductor import config, scheduler, utils
 from torch._inductor.codecache import AotCodeCompiler
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 from torch._inductor.virtualized import V
 
 from torchtrt_executorch.cache import SWITCH
@@ -28,6 +29,7 @@ from torchtrt_executorch.nogpu.inductor import (
 )
 from torchtrt_executorch.nogpu.inductor.compile_time import (
     constant_names,
+    dtype_rules,
     fusion_candidates,
 )
 
@@ -110,6 +112,33 @@ def test_a_name_is_normalized_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(re, "sub", counted)
     assert [normalize(name) for name in ("a.b", "c.d") * 3] == ["a_b", "c_d"] * 3
     assert normalized == 1
+
+
+def test_result_types_are_written_again_where_there_is_another_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handlers: list[Any] = []
+    fill: Any = DtypePropagationOpsHandler.__init__
+
+    def counted(self: Any) -> None:
+        handlers.append(self)
+        fill(self)
+
+    monkeypatch.setattr(DtypePropagationOpsHandler, "__init__", counted)
+    fill_once: Any = dtype_rules.overrides()[dtype_rules.PATCH_POINT]
+    monkeypatch.setattr(DtypePropagationOpsHandler, "__init__", fill_once)
+    rules: Any = utils.op_dtype_propagation_rules
+    for _ in range(3):
+        handler: Any = DtypePropagationOpsHandler()
+    assert handlers == [handler]
+    monkeypatch.setitem(rules, "rounded_twice", rules["exp"])
+    DtypePropagationOpsHandler()
+    assert len(handlers) == 2
+    assert handler.rounded_twice(X) == torch.float32
+    monkeypatch.setitem(rules, "exp", rules["eq"])
+    assert DtypePropagationOpsHandler().exp(X) == torch.bool
+    DtypePropagationOpsHandler()
+    assert len(handlers) == 3
 
 
 def test_a_search_begins_where_the_last_one_ended() -> None:
