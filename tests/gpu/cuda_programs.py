@@ -1,7 +1,7 @@
 """CUDA delegates made on one machine, without a GPU if it has none, and run on another that has one.
 
     python tests/gpu/cuda_programs.py make FOLDER [NAME...] [--gpu sm_90:80GiB] [--first] [--one-kernel] [--jobs N]
-    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--jobs N]
+    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--behind N...] [--jobs N]
 
 ``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU that
 ``--gpu`` or, where there is no other, ``TORCHTRT_GPU`` describes, and says what that took. With
@@ -10,7 +10,8 @@ several GPUs alone. Where there is a GPU, and none is
 described, upstream's ``CudaBackend`` chooses by timing; ``--timings`` keeps what that measured.
 
 ``run`` compares them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside
-the same programs in other folders: by events, around replays of a CUDA graph of several calls. One
+the same programs in other folders: by events, around replays of a CUDA graph of several calls. A decoder's token is
+the first; ``--behind`` times it behind so many others as well, as if they were in the cache. One
 program at a time has the GPU, however many ``--jobs`` there are.
 """
 
@@ -155,7 +156,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 @torch.no_grad()
 def measure(
-    folder: Path, case: Case, beside: Sequence[Path], turn: str
+    folder: Path, case: Case, beside: Sequence[Path], behind: Sequence[int], turn: str
 ) -> dict[str, Any]:
     modules, calls = case.build()
     error, largest = 0.0, 0.0
@@ -190,6 +191,12 @@ def measure(
         fcntl.flock(file, fcntl.LOCK_EX)
         for key, call in timed.items():
             row[key] = _microseconds(functools.partial(call, *inputs))
+        *token, position = inputs
+        for count in behind:
+            moved = *token, torch.full_like(position, count)
+            row[f"us_behind_{count}"] = _microseconds(
+                functools.partial(timed["us"], *moved)
+            )
         row["kernels"] = _kernels(functools.partial(timed["us"], *inputs))
     return row
 
@@ -263,6 +270,7 @@ def main() -> None:
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--one-kernel", action="store_true")
     parser.add_argument("--beside", type=Path, nargs="*", default=[])
+    parser.add_argument("--behind", type=int, nargs="*", default=[])
     parser.add_argument("--timings", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--turn", help=argparse.SUPPRESS)
@@ -277,7 +285,7 @@ def main() -> None:
         environment = {**os.environ, "TORCHTRT_EXECUTORCH_CACHE": folder}
 
         def by_another(name: str) -> subprocess.CompletedProcess[str]:
-            # The name first, since --beside takes all that follow.
+            # The name first, since --beside and --behind take all that follow.
             command = [*own, *given[:2], name, *given[2:]]
             result = subprocess.run(
                 command, stdout=subprocess.PIPE, text=True, env=environment
@@ -304,7 +312,8 @@ def one(case: Case, arguments: argparse.Namespace) -> int:
             how = arguments.gpu, arguments.first, arguments.one_kernel
             print(make(arguments.folder, case, *how))
         else:
-            row = measure(arguments.folder, case, arguments.beside, arguments.turn)
+            how = arguments.beside, arguments.behind, arguments.turn
+            row = measure(arguments.folder, case, *how)
             print(json.dumps({"name": case.name, **row}))
     except Exception as error:
         traceback.print_exc()
