@@ -127,7 +127,8 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/backends/cuda/support/test_operators.py",
     ],
     "cuda-quantized-weights": [
-        "tests/backends/cuda/quantized/test_quantized_weights.py"
+        "tests/backends/cuda/quantized/test_quantized_weights.py",
+        "tests/backends/cuda/test_tma_matmuls.py",
     ],
     "cuda-without-gpu": [
         "tests/backends/cuda/tuning/test_cost_model.py",

@@ -231,8 +231,27 @@ class DecoderLayer(nn.Module):
         return (x.float() * angles.cos() + turned * angles.sin()).to(x.dtype)
 
 
+class PromptLayer(DecoderLayer):
+    """Qwen3's, of a prompt's tokens without a cache: (1, tokens, width) and positions (tokens,), int64, to (1, tokens, width)."""
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        y, position = self.norm(x), position[:, None, None]
+        q, k, v = (
+            linear(y).unflatten(-1, (-1, 128)) for linear in (self.q, self.k, self.v)
+        )
+        q = self._turned(self.q_norm(q), position).transpose(1, 2)
+        k = self._turned(self.k_norm(k), position).transpose(1, 2)
+        y = F.scaled_dot_product_attention(
+            q, k, v.transpose(1, 2), is_causal=True, enable_gqa=True
+        )
+        return self.mlp(x + self.out(y.transpose(1, 2).flatten(2)))
+
+
 class DecoderLayers(nn.Module):
-    """Layers of Qwen3's: (1, 1, width) and a position (1,), int64, to the same, or to logits (1, 1, vocabulary)."""
+    """Layers of Qwen3's: (1, 1, width) and a position (1,), int64, to the same, or to logits (1, 1, vocabulary).
+
+    With :class:`PromptLayer`, of as many tokens and positions as there are.
+    """
 
     def __init__(
         self,
@@ -242,10 +261,11 @@ class DecoderLayers(nn.Module):
         layers: int,
         vocabulary: int | None = None,
         length: int = 1024,
+        layer: type[DecoderLayer] = DecoderLayer,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(width, inner, heads, length) for _ in range(layers)
+            layer(width, inner, heads, length) for _ in range(layers)
         )
         self.head = nn.Identity()
         if vocabulary is not None:
@@ -594,6 +614,23 @@ def _decoder(name: str, *sizes: int, scheme: str | None = None, depth: int = 0) 
     return Case(f"qwen3-{name}-{kind}", _one(model), calls, BF16)
 
 
+def _prompt(name: str, *sizes: int, tokens: tuple[int, ...]) -> Case:
+    """Qwen3's layers, all tokens of a prompt at once; of so many as each call has, if there are several."""
+
+    def model() -> nn.Module:
+        return DecoderLayers(*sizes, length=1, layer=PromptLayer).to(BF16)
+
+    def calls() -> dict[str, list[Inputs]]:
+        inputs = [(torch.randn(1, count, sizes[0]), torch.arange(count)) for count in tokens]  # fmt: skip
+        return {"forward": [*inputs]}
+
+    several = Dim("tokens", min=2, max=max(tokens)) if len(tokens) > 1 else None
+    dynamic = ({1: several}, {0: several}) if several is not None else None
+    count = "dynamic" if several is not None else tokens[0]
+    name = f"qwen3-{name}-{count}-tokens-bf16"
+    return Case(name, _one(model), calls, BF16, dynamic)
+
+
 _4B = (2560, 9728, 32, 12)
 #: Large: those to ask for by name.
 DECODERS = (
@@ -603,4 +640,6 @@ DECODERS = (
     _decoder("4b-12-layers", *_4B),
     _decoder("4b-12-layers", *_4B, scheme="int8"),
     _decoder("4b-12-layers", *_4B, scheme="int4"),
+    _prompt("4b-4-layers", *_4B[:3], 4, tokens=(512,)),
+    _prompt("4b-layer", *_4B[:3], 1, tokens=(512, 2, 100, 511)),
 )

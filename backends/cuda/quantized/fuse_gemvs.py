@@ -315,7 +315,7 @@ def _call(
     )
     vector = norm.vector if norm is not None else first.vector
     vector = replaced.get(vector, vector)
-    options = (first.bits, first.quantized.group, first.quant_min, _aligned(vector))
+    options = (first.bits, first.quantized.group, first.quant_min, is_aligned(vector))
     more: dict[str, object] = {"constant": True}
     if norm is not None:
         more |= {"norm": norm.weight, "eps": norm.eps}
@@ -336,7 +336,7 @@ def _replace_node(
     replaced[node] = result
 
 
-def _aligned(vector: Node) -> bool:
+def is_aligned(vector: Node) -> bool:
     """Whether a vector begins at a multiple of 16 bytes, as all memory does that Inductor plans.
 
     Slices of slices, whose strides aren't known here, count as unaligned.

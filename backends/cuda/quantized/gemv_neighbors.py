@@ -193,8 +193,7 @@ def match_gate(results: Sequence[Node]) -> Gate | None:
             continue
         values = [node.meta["val"] for node in (first, second, product)]
         bases = {base_of(node) for node in product.all_input_nodes}
-        alike = len({(value.numel(), value.dtype) for value in values}) == 1
-        if alike and bases == {activated, base_of(second)}:
+        if _alike(values) and bases == {activated, base_of(second)}:
             return Gate(product, first is not results[0], activation)
     return None
 
@@ -222,5 +221,13 @@ def match_added(result: Node) -> tuple[Node, Node] | None:
     if len(total.all_input_nodes) != 2 or len(others) != 1:
         return None
     values = [node.meta["val"] for node in (result, *others, total)]
-    alike = len({(value.numel(), value.dtype) for value in values}) == 1
-    return (total, others[0]) if alike else None
+    return (total, others[0]) if _alike(values) else None
+
+
+def _alike(values: Sequence[torch.Tensor]) -> bool:
+    """Whether values have as many elements, of one dtype."""
+    first = values[0]
+    return all(
+        value.numel() == first.numel() and value.dtype == first.dtype
+        for value in values
+    )

@@ -18,6 +18,7 @@ from executorch.backends.cuda._edge_calls import (
     is_call,
     named,
 )
+from executorch.backends.cuda._tma_matmuls import use_tma
 from executorch.backends.cuda.quantized.fuse_gemvs import fuse_gemvs
 from executorch.backends.cuda.quantized.packed_weights import (
     Packed,
@@ -42,6 +43,7 @@ def pack_quantized_weights(program: ExportedProgram) -> None:
     renamed = program.graph_signature.get_replace_hook()
     with program.graph_module._set_replace_hook(renamed):
         fuse_gemvs(program.graph, packed, weights)
+        use_tma(program.graph, weights)
         for node in list(program.graph.nodes):
             if is_call(node, ("aten.embedding",)):
                 _dequantize_rows(node, packed, weights)

@@ -168,6 +168,9 @@ PATCH_POINTS = {
     "torch._inductor.codegen.cuda.device_op_overrides:CUDADeviceOpOverrides.kernel_driver": PatchPoint(
         "it launches each kernel behind the end of the one before"
     ),
+    "torch._inductor.codegen.cuda.device_op_overrides:CUDADeviceOpOverrides.tma_descriptor_helpers": PatchPoint(
+        "it encodes no TMA descriptor of a block with rows of more than 128 bytes"
+    ),
     "triton.backends.nvidia.compiler:CUDABackend.parse_options": PatchPoint(
         "kernels that wait for the one before are told from others on disk"
     ),

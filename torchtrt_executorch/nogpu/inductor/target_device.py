@@ -20,6 +20,7 @@ from executorch.backends.cuda import (
     _dependent_launch,
     _memory_pool,
     _mul_sum_decompositions,
+    _tma_matmuls,
 )
 from executorch.backends.cuda.tuning import (
     epilogue_indices,
@@ -103,6 +104,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **runtime_k.overrides(),
         **_memory_pool.overrides(),
         **_dependent_launch.overrides(),
+        **_tma_matmuls.overrides(),
         **host_code.overrides(),
         **host_weights.overrides(),
         **channels_last_weights.overrides(),

@@ -36,7 +36,10 @@ _DRY_RUN = tuple(
         "_mul_sum_decompositions",
         "_softmax_decomposition",
         "_split_k_decomposition",
+        "_tma_matmuls",
         "_unfold_decomposition",
+        "quantized.fuse_gemvs",
+        "quantized.gemv_neighbors",
         "quantized.packed_weights",
         "support.dry_run",
         "support.operands",
@@ -404,12 +407,14 @@ EXECUTORCH_PATCHES = (
         adds=tuple(
             f"{_CUDA}.{name}"
             for name in (
+                "_tma_matmuls",
                 "quantized.fuse_gemvs",
                 "quantized.gemv_neighbors",
                 "quantized.gemv_kernel",
                 "quantized.weight_bits",
                 "quantized.pack_weights",
                 "quantized.packed_weights",
+                "triton._tma_matmul",
             )
         ),
         requires=("cuda-operators",),

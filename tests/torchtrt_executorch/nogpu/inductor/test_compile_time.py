@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda import _dependent_launch, _memory_pool
+from executorch.backends.cuda import _dependent_launch, _memory_pool, _tma_matmuls
 from executorch.backends.cuda.tuning import epilogue_indices, runtime_k
 from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
 from torch import Tensor
@@ -182,6 +182,7 @@ def test_no_function_is_overridden_twice() -> None:
         for module in (
             _dependent_launch,
             _memory_pool,
+            _tma_matmuls,
             channels_last_weights,
             constant_folding,
             constant_names,
