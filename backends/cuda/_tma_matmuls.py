@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ _MATMULS = ("aten.mm", "aten.linear")
 _DTYPES = (torch.float16, torch.bfloat16)
 #: The capability that tiles were measured on.
 _CAPABILITY = (9, 0)
+#: And the platform that its host code was compiled and run on.
+_PLATFORM = "linux-x86_64"
 #: The fewest rows: a tile has 64.
 _ROWS = 33
 #: The least speedup by the models, and the largest slowdown at the most rows that a dynamic dimension has.
@@ -60,19 +63,35 @@ class _TmaMatmul:
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """Return the override that makes AOTInductor's host code encode descriptors of blocks with wide rows."""
+    """Return the overrides with which AOTInductor's host code encodes descriptors of blocks with wide rows, and compilers accept it."""
+    from torch._inductor.codegen.cpp_wrapper_gpu import CppWrapperGpu
     from torch._inductor.codegen.cuda.device_op_overrides import CUDADeviceOpOverrides
 
     write: Any = getattr(CUDADeviceOpOverrides, "tma_descriptor_helpers", None)
-    if write is None:
+    generate: Any = getattr(CppWrapperGpu, "_generate_stable_tma_descriptor", None)
+    if write is None or generate is None:  # both or none
         return {}
 
     def tma_descriptor_helpers(self: Any) -> str:
         helpers: str = write(self)
         return helpers if _NARROW in helpers else helpers.replace(_BOX, _BOX + _NARROW)
 
-    owner = "torch._inductor.codegen.cuda.device_op_overrides:CUDADeviceOpOverrides"
-    return {f"{owner}.tma_descriptor_helpers": tma_descriptor_helpers}
+    def generate_descriptor(self: Any, descriptor: Any) -> None:
+        begin = len(self.lines)
+        generate(self, descriptor)
+        # With CUDA 13 the type has more than that by itself, and Clang accepts no less.
+        self.lines[begin:] = [
+            line.removeprefix("alignas(64) ") if isinstance(line, str) else line
+            for line in self.lines[begin:]
+        ]
+
+    folder = "torch._inductor.codegen"
+    owner = f"{folder}.cuda.device_op_overrides:CUDADeviceOpOverrides"
+    wrapper = f"{folder}.cpp_wrapper_gpu:CppWrapperGpu"
+    return {
+        f"{owner}.tma_descriptor_helpers": tma_descriptor_helpers,
+        f"{wrapper}._generate_stable_tma_descriptor": generate_descriptor,
+    }
 
 
 def use_tma(graph: Graph, weights: Mapping[Node, torch.Tensor]) -> None:
@@ -115,7 +134,8 @@ def _target() -> GpuProperties | None:
     gpu = torch.cuda.get_device_properties(0)
     if not isinstance(gpu, GpuProperties) or gpu.per_gpu or gpu.others:
         return None
-    return gpu if gpu.capability == _CAPABILITY and _encodes() else None
+    known = gpu.capability == _CAPABILITY and gpu.platform == _PLATFORM
+    return gpu if known and _encodes() else None
 
 
 def _encodes() -> bool:
@@ -172,7 +192,7 @@ def _tile(rows: int | torch.SymInt, n: int, k: int, gpu: GpuProperties) -> int |
         """Return the speedup by each tile."""
         bandwidth = gpu.memory_clock_rate * 2 * gpu.memory_bus_width / 8 / 1e6
         read = 2 * (m * k + n * k) / 1e3 / bandwidth / _SHARE
-        theirs = _inductors_microseconds(m, n, k, gpu)
+        theirs = _inductors_microseconds(m, n, k, gpu, gpu.measurements)
         ours = [
             tile.microseconds(m, n, k, gpu.multi_processor_count)
             for tile in _tma_matmul.TILES
@@ -186,9 +206,11 @@ def _tile(rows: int | torch.SymInt, n: int, k: int, gpu: GpuProperties) -> int |
     return tile if tile is not None and at_example[tile] > _GAIN else None
 
 
-# A model's layers have the same matmuls, and each takes a tenth of a second.
+# A model's layers have the same matmuls, and each takes a tenth of a second. GPUs of one description may differ in measurements.
 @functools.lru_cache(maxsize=4096)
-def _inductors_microseconds(m: int, n: int, k: int, gpu: GpuProperties) -> float:
+def _inductors_microseconds(
+    m: int, n: int, k: int, gpu: GpuProperties, measurements: tuple[Path, ...]
+) -> float:
     """Return the microseconds that the model expects of the fastest tile of Inductor's template; infinite if none was measured."""
     matmul = Matmul("product float16", m, n, k)
     tile = fastest(matmul, gpu)

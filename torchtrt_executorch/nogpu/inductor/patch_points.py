@@ -171,6 +171,9 @@ PATCH_POINTS = {
     "torch._inductor.codegen.cuda.device_op_overrides:CUDADeviceOpOverrides.tma_descriptor_helpers": PatchPoint(
         "it encodes no TMA descriptor of a block with rows of more than 128 bytes"
     ),
+    "torch._inductor.codegen.cpp_wrapper_gpu:CppWrapperGpu._generate_stable_tma_descriptor": PatchPoint(
+        "Clang rejects the declaration of a TMA descriptor with CUDA 13"
+    ),
     "triton.backends.nvidia.compiler:CUDABackend.parse_options": PatchPoint(
         "kernels that wait for the one before are told from others on disk"
     ),
