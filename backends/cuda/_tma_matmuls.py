@@ -42,7 +42,7 @@ _SHARE = 0.8
 #: AOTInductor's host code encodes a descriptor with the whole block as its box. Of a block with wider rows than its swizzle, 128 bytes,
 #: Triton copies several boxes of 128 bytes, as its own launcher describes them.
 _BOX = "uint32_t contigDimSizeInByte = elemSize * blockSizeInt[0];\n"
-_NARROW = (
+NARROW = (
     "if (rank > 1 && contigDimSizeInByte > 128) blockSizeInt[0] = 128 / elemSize;\n"
 )
 
@@ -74,7 +74,7 @@ def overrides() -> dict[str, Callable[..., Any]]:
 
     def tma_descriptor_helpers(self: Any) -> str:
         helpers: str = write(self)
-        return helpers if _NARROW in helpers else helpers.replace(_BOX, _BOX + _NARROW)
+        return helpers if NARROW in helpers else helpers.replace(_BOX, _BOX + NARROW)
 
     def generate_descriptor(self: Any, descriptor: Any) -> None:
         begin = len(self.lines)
@@ -101,7 +101,7 @@ def use_tma(graph: Graph, weights: Mapping[Node, torch.Tensor]) -> None:
         graph: In the edge dialect.
         weights: Constant tensors by their placeholders.
     """
-    gpu = _target()
+    gpu = target_gpu()
     if gpu is None:
         return
     matched = {
@@ -127,7 +127,7 @@ def use_tma(graph: Graph, weights: Mapping[Node, torch.Tensor]) -> None:
         _replace(write, total, _call(write, match, other, epilogue))
 
 
-def _target() -> GpuProperties | None:
+def target_gpu() -> GpuProperties | None:
     """Return the GPU description that is compiled for, if its tiles are known; None if there is a GPU, or several are described."""
     if not torch.cuda.is_available():
         return None
@@ -143,7 +143,7 @@ def _encodes() -> bool:
     from torch._inductor.codegen.cuda.device_op_overrides import CUDADeviceOpOverrides
 
     write: Any = getattr(CUDADeviceOpOverrides(), "tma_descriptor_helpers", None)
-    return write is not None and _NARROW in write()
+    return write is not None and NARROW in write()
 
 
 def _match(

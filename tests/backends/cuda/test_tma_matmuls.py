@@ -91,7 +91,7 @@ def calls(program: Any) -> list[Any]:
 
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tma_matmuls, "_target", lambda: H100)
+    monkeypatch.setattr(_tma_matmuls, "target_gpu", lambda: H100)
 
 
 @pytest.mark.parametrize("activation", ["silu", "none", "tanh"])
@@ -178,8 +178,8 @@ def test_values() -> None:
 def test_descriptors_of_wide_blocks_are_narrowed() -> None:
     with overriding(_tma_matmuls.overrides()):
         helpers = CUDADeviceOpOverrides().tma_descriptor_helpers()
-        assert helpers.count(_tma_matmuls._NARROW) == 1
-    assert _tma_matmuls._NARROW not in CUDADeviceOpOverrides().tma_descriptor_helpers()
+        assert helpers.count(_tma_matmuls.NARROW) == 1
+    assert _tma_matmuls.NARROW not in CUDADeviceOpOverrides().tma_descriptor_helpers()
 
 
 @compiles_delegates

@@ -64,7 +64,8 @@ def test_writes_are_those_that_dynamo_finds(int8_cache: bool) -> None:
 
 def test_a_tensor_of_a_cache_that_is_no_buffer_becomes_one() -> None:
     model = module()
-    keys = model._buffers.pop("key_cache_0")
+    keys = model.key_cache_0
+    del model.key_cache_0
     program = traced(model, (), TOKENS, dynamic_shapes=SHAPES)
     assert model.cache_keys_0 is keys
     assert "cache_keys_0" in written(program)
