@@ -615,7 +615,7 @@ def _decoder(name: str, *sizes: int, scheme: str | None = None, depth: int = 0) 
 
 
 def _prompt(name: str, *sizes: int, tokens: tuple[int, ...]) -> Case:
-    """Qwen3's layers, all tokens of a prompt at once; of so many as each call has, if there are several."""
+    """Qwen3's layers, all tokens of a prompt at once; of as many as each call has, if there are several, traced with the first's."""
 
     def model() -> nn.Module:
         return DecoderLayers(*sizes, length=1, layer=PromptLayer).to(BF16)
@@ -624,9 +624,9 @@ def _prompt(name: str, *sizes: int, tokens: tuple[int, ...]) -> Case:
         inputs = [(torch.randn(1, count, sizes[0]), torch.arange(count)) for count in tokens]  # fmt: skip
         return {"forward": [*inputs]}
 
-    several = Dim("tokens", min=2, max=max(tokens)) if len(tokens) > 1 else None
+    several = Dim("tokens", min=1, max=max(tokens)) if len(tokens) > 1 else None
     dynamic = ({1: several}, {0: several}) if several is not None else None
-    count = "dynamic" if several is not None else tokens[0]
+    count = f"traced-with-{tokens[0]}" if several is not None else tokens[0]
     name = f"qwen3-{name}-{count}-tokens-bf16"
     return Case(name, _one(model), calls, BF16, dynamic)
 
@@ -641,5 +641,8 @@ DECODERS = (
     _decoder("4b-12-layers", *_4B, scheme="int8"),
     _decoder("4b-12-layers", *_4B, scheme="int4"),
     _prompt("4b-4-layers", *_4B[:3], 4, tokens=(512,)),
-    _prompt("4b-layer", *_4B[:3], 1, tokens=(512, 2, 100, 511)),
+    *(
+        _prompt("4b-2-layers", *_4B[:3], 2, tokens=(first, 1, 64, 128, 512, 1000))
+        for first in (3, 511)
+    ),
 )

@@ -1,7 +1,7 @@
 """CUDA delegates made on one machine, without a GPU if it has none, and run on another that has one.
 
     python tests/gpu/cuda_programs.py make FOLDER [NAME...] [--gpu sm_90:80GiB] [--first] [--one-kernel] [--jobs N]
-    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--behind N...] [--jobs N]
+    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--behind N...] [--each] [--jobs N]
 
 ``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU that
 ``--gpu`` or, where there is no other, ``TORCHTRT_GPU`` describes, and says what that took. With
@@ -11,7 +11,8 @@ described, upstream's ``CudaBackend`` chooses by timing; ``--timings`` keeps wha
 
 ``run`` compares them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside
 the same programs in other folders: by events, around replays of a CUDA graph of several calls. A decoder's token is
-the first; ``--behind`` times it behind so many others as well, as if they were in the cache. One
+the first; ``--behind`` times it behind so many others as well, as if they were in the cache, and ``--each`` a program of dynamic
+sizes for all of its inputs, but for ``torch.compile``. One
 program at a time has the GPU, however many ``--jobs`` there are.
 """
 
@@ -156,7 +157,12 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 @torch.no_grad()
 def measure(
-    folder: Path, case: Case, beside: Sequence[Path], behind: Sequence[int], turn: str
+    folder: Path,
+    case: Case,
+    beside: Sequence[Path],
+    behind: Sequence[int],
+    each_input: bool,
+    turn: str,
 ) -> dict[str, Any]:
     modules, calls = case.build()
     error, largest = 0.0, 0.0
@@ -197,6 +203,13 @@ def measure(
             row[f"us_behind_{count}"] = _microseconds(
                 functools.partial(timed["us"], *moved)
             )
+        for others in on_device[name][1:] if each_input else ():
+            shapes = ", ".join(str((*value.shape,)) for value in others)
+            row[shapes] = {
+                key: _microseconds(functools.partial(call, *others))
+                for key, call in timed.items()
+                if call is not compiled  # which compiles again, for minutes
+            }
         row["kernels"] = _kernels(functools.partial(timed["us"], *inputs))
     return row
 
@@ -271,6 +284,7 @@ def main() -> None:
     parser.add_argument("--one-kernel", action="store_true")
     parser.add_argument("--beside", type=Path, nargs="*", default=[])
     parser.add_argument("--behind", type=int, nargs="*", default=[])
+    parser.add_argument("--each", action="store_true")
     parser.add_argument("--timings", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--turn", help=argparse.SUPPRESS)
@@ -312,8 +326,8 @@ def one(case: Case, arguments: argparse.Namespace) -> int:
             how = arguments.gpu, arguments.first, arguments.one_kernel
             print(make(arguments.folder, case, *how))
         else:
-            how = arguments.beside, arguments.behind, arguments.turn
-            row = measure(arguments.folder, case, *how)
+            how = arguments.beside, arguments.behind, arguments.each
+            row = measure(arguments.folder, case, *how, arguments.turn)
             print(json.dumps({"name": case.name, **row}))
     except Exception as error:
         traceback.print_exc()

@@ -96,8 +96,8 @@ def cached(llm: PreTrainedModel, form: Form) -> Any:
 def example_tokens(form: Form, most: int) -> int:
     """Return how many tokens a method of 1 to ``most`` is traced with, which kernels and engines are the fastest for.
 
-    A prompt's are many, where another method takes single ones. By kernels for 3 tokens two layers of Qwen3 4B take an H200 1906 us for
-    512 tokens, and 483 by those for 511, which take 380 for a single one where those take 242.
+    A prompt's are many, where another method takes single ones. By kernels for 3 tokens two layers of Qwen3 4B take an H200 1901 us for
+    512 tokens, and 474 by those for 511, which take 371 for a single one where those take 256.
     """
     if form.decode is None or most <= _FEW:
         return min(most, _FEW)
