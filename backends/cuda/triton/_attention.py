@@ -95,8 +95,13 @@ def _attend(  # type: ignore[no-untyped-def]
     m_head,
     m_row,
     m_column,
+    ends,  # behind the last key that each query's mask lets through
+    e_batch,
+    e_head,
+    e_row,
     MASK: tl.constexpr,
     CAUSAL: tl.constexpr,
+    ENDS: tl.constexpr,
     VECTOR: tl.constexpr,  # what the row strides were divided by
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
@@ -138,6 +143,10 @@ def _attend(  # type: ignore[no-untyped-def]
     if CAUSAL:
         end = tl.minimum(end, (block + 1) * ROWS)
         inside = tl.minimum(inside, block * ROWS // COLUMNS * COLUMNS)
+    if ENDS:
+        ends += batch * e_batch + head * e_head + q_first * e_row
+        end = tl.max(tl.load(ends + row * e_row, rows < q_length, 0))
+        inside = tl.minimum(inside, tl.cdiv(end, COLUMNS) * COLUMNS)
     # Tiles without bounds, then those across the sequence's end or the diagonal.
     for EDGE in tl.static_range(2):
         begin = inside if EDGE else 0
@@ -275,7 +284,7 @@ def sdpa(
     causal = is_causal and not (isinstance(q_length, int) and q_length == 1)
     query, key, value = map(_rows_of_heads, (query, key, value))
     mask_strides: tuple[int, ...] = (0, 0, 0, 0)
-    kind = _NO_MASK
+    kind, ends = _NO_MASK, None
     if attn_mask is not None:
         kind = _BOOLEAN if attn_mask.dtype == torch.bool else _ADDITIVE
         if kind == _ADDITIVE and not attn_mask.is_floating_point():
@@ -284,6 +293,11 @@ def sdpa(
             )
         expanded = attn_mask.expand(batches, heads, q_length, length)
         mask_strides = expanded.stride()
+        known = isinstance(q_length, int) and isinstance(length, int)
+        if (
+            not known or q_length != length
+        ):  # a cache, which is read as far as it is used
+            ends = _ends(attn_mask, length).expand(batches, heads, q_length)
     out = query.new_empty((batches, heads, q_length, width))
     rows = [tensor.stride(2) for tensor in (query, key, value, out)]
     aligned = all(isinstance(stride, int) and stride % _VECTOR == 0 for stride in rows)
@@ -306,8 +320,11 @@ def sdpa(
             for step in (*tensor.stride()[:2], tensor.stride(2) // vector)
         ),
         *mask_strides,
+        query if ends is None else ends,
+        *((0, 0, 0) if ends is None else ends.stride()),
         MASK=kind,
         CAUSAL=causal,
+        ENDS=ends is not None,
         VECTOR=vector,
         WIDTH=width,
         PADDED=triton.next_power_of_2(width),
@@ -317,6 +334,13 @@ def sdpa(
         num_warps=configuration.warps,
     )
     return out
+
+
+def _ends(mask: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the number of keys up to the last one that is let through, for each row of a mask: of a cache, those that are in use."""
+    through = mask if mask.dtype == torch.bool else mask != -math.inf
+    numbers = torch.arange(1, length + 1, dtype=torch.int32, device=mask.device)
+    return torch.where(through, numbers, 0).amax(-1)
 
 
 def _shared_memory(device: torch.device) -> int:

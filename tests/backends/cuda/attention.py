@@ -18,7 +18,7 @@ from tests.backends.cuda.layouts import EXPANDED, LAYOUTS, relaid
 
 
 def main(
-    device: str = "cpu", dtype: torch.dtype = torch.float32, cases: int = 24
+    device: str = "cpu", dtype: torch.dtype = torch.float32, cases: int = 40
 ) -> None:
     """Print it; the interpreter multiplies tiles in float32 alone."""
     choose, found = random.Random(0), []
@@ -46,6 +46,10 @@ def main(
             sizes = [1, batches], [1, heads], [1, q_length], [length]
             mask = torch.randn([choose.choice(each) for each in sizes], device=device)
             mask = mask.to(dtype)
+        if kind in (2, 3) and choose.random() < 0.5:  # a cache that is used so far
+            mask[..., choose.choice([1, 20, 64, 65, 128]) :] = float("inf")
+        if kind == 3:
+            mask = torch.where(mask == float("inf"), -mask, mask)
         if kind == 2:
             mask = mask < 0.5
             mask[..., 0, :] = False  # a query that is let through nothing

@@ -237,13 +237,13 @@ def test_tiles_fit_in_shared_memory(capability: int) -> None:
         tiles = many_tokens.tiles(width, mask > 0, limit)
         padded = triton.next_power_of_2(width)
         constants = {
-            **{"MASK": mask, "CAUSAL": False, "VECTOR": 8},
+            **{"MASK": mask, "CAUSAL": False, "ENDS": mask > 0, "VECTOR": 8},
             **{"WIDTH": width, "PADDED": padded},
             **{"ROWS": tiles.rows, "COLUMNS": tiles.columns, "STAGES": tiles.stages},
         }
         types = dict.fromkeys(("query", "key", "value", "out"), f"*{dtype}")
         types |= {
-            "mask": "*i1",
+            **{"mask": "*i1", "ends": "*i32"},
             "scale": "fp32",
             **dict.fromkeys(constants, "constexpr"),
         }
