@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
-#: A layer of a cache, an attribute of it, and the module and the name of the buffer that has the same tensor.
-_Place = tuple[Any, str, nn.Module, str]
+#: A module, the name of its cache, the index of a layer and its attribute; the module and the name of the buffer that has its tensor.
+_Place = tuple[nn.Module, str, int, str, nn.Module, str]
 
 
 @contextmanager
@@ -27,9 +27,13 @@ def caches_of_buffers(module: nn.Module) -> Iterator[None]:
             cache's layer that is no buffer becomes one of the module that has the cache.
     """
     places = [*_places(module)]
+    held: list[tuple[Any, str, torch.Tensor]] = []
 
     def bind(*called: Any) -> None:
-        for layer, attribute, owner, name in places:
+        for holder, cache, index, attribute, owner, name in places:
+            # torch.export replaces a cache that transformers' exporter has registered as a pytree by a copy.
+            layer: Any = vars(holder)[cache].layers[index]
+            held.append((layer, attribute, getattr(layer, attribute)))
             setattr(layer, attribute, getattr(owner, name))
 
     before = module.register_forward_pre_hook(bind)
@@ -37,7 +41,8 @@ def caches_of_buffers(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         before.remove()
-        bind()
+        for layer, attribute, tensor in reversed(held):
+            setattr(layer, attribute, tensor)
 
 
 def _places(module: nn.Module) -> Iterator[_Place]:
@@ -47,15 +52,21 @@ def _places(module: nn.Module) -> Iterator[_Place]:
         for name, tensor in owner._buffers.items()
     }
     for holder in module.modules():
-        caches = [each for each in vars(holder).values() if isinstance(each, Cache)]
-        for index, layer in enumerate(
-            layer for each in caches for layer in each.layers
-        ):
-            for attribute, value in vars(layer).items():
-                if not isinstance(value, torch.Tensor):
+        caches = {
+            n: each for n, each in vars(holder).items() if isinstance(each, Cache)
+        }
+        for cache, index, layer in _layers(caches):
+            for attribute, tensor in vars(layer).items():
+                if not isinstance(tensor, torch.Tensor):
                     continue
-                if id(value) not in buffers:
-                    name = f"cache_{attribute}_{index}"
-                    holder.register_buffer(name, value, persistent=False)
-                    buffers[id(value)] = holder, name
-                yield layer, attribute, *buffers[id(value)]
+                if id(tensor) not in buffers:
+                    name = f"{cache}_{attribute}_{index}"
+                    holder.register_buffer(name, tensor, persistent=False)
+                    buffers[id(tensor)] = holder, name
+                yield holder, cache, index, attribute, *buffers[id(tensor)]
+
+
+def _layers(caches: dict[str, Cache]) -> Iterator[tuple[str, int, Any]]:
+    for name, cache in caches.items():
+        for index, layer in enumerate(cache.layers):
+            yield name, index, layer
