@@ -67,7 +67,7 @@ def _wait_here():  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _activated(x, ACTIVATION: tl.constexpr):  # type: ignore[no-untyped-def]
+def activated(x, ACTIVATION: tl.constexpr):  # type: ignore[no-untyped-def]
     if ACTIVATION == 1:  # SiLU
         return x / (1.0 + tl.exp(-x))
     elif ACTIVATION == 2:  # GELU
@@ -247,7 +247,7 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
         result *= 1.0 / tl.sqrt(square + EPS)
     if ACTIVATION > 0:
         gate, up = tl.split(tl.reshape(result, (ROWS // 2, 2)))
-        result = _activated(gate, ACTIVATION) * up
+        result = activated(gate, ACTIVATION) * up
     if HAS_ADDED:
         result += residual
     tl.store(out + place, result, stored)

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from executorch.backends.cuda.quantized.gemv_kernel import ACTIVATIONS, activated
 from torch._higher_order_ops import triton_kernel_wrap
 from torch._library.triton import is_wrap_triton_enabled
 from torch.library import triton_op, wrap_triton
 
 #: What the result is: multiplied by the activation of a gate, or added to a residual; in the order that the kernel numbers them in.
-EPILOGUES = ("silu", "gelu_none", "gelu_tanh", "add")
+EPILOGUES = (*ACTIVATIONS, "add")
 #: Tiles of a column of the result that are computed at a time, which share a weight's rows in the L2 cache.
 _GROUP = 8
 #: Columns of an accumulator that are multiplied by a gate's activation at a time. Gate and up of Qwen3 4B, 512 tokens, take an H200 94 us
@@ -71,17 +72,6 @@ TILES = (
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _activated(x, EPILOGUE: tl.constexpr):  # type: ignore[no-untyped-def]
-    if EPILOGUE == 1:  # SiLU
-        return x / (1.0 + tl.exp(-x))
-    elif EPILOGUE == 2:  # GELU
-        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    else:  # GELU by tanh: tanh(y) is 1 - 2 / (exp(2 y) + 1)
-        y = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-        return x * (1.0 - 1.0 / (tl.exp(2.0 * y) + 1.0))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _store(out, other, sums, row, first, m, N: tl.constexpr, COLUMNS: tl.constexpr, EPILOGUE: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write an accumulator, with its epilogue, a part of its columns at a time: all of them would need more registers than there are."""
     if COLUMNS > CHUNK:
@@ -99,7 +89,7 @@ def _store(out, other, sums, row, first, m, N: tl.constexpr, COLUMNS: tl.constex
             if EPILOGUE == 4:
                 sums += value
             else:
-                sums *= _activated(value, EPILOGUE)
+                sums *= activated(value, EPILOGUE)
         tl.store(out + place, sums.to(out.dtype.element_ty), inside)
 
 
@@ -213,7 +203,7 @@ def tma_matmul(
         "STEP": of.k,
         "GROUP": _GROUP,
         "EPILOGUE": 1 + EPILOGUES.index(epilogue) if epilogue else 0,
-        "CHUNK": _CHUNK if epilogue in EPILOGUES[:-1] else of.columns,
+        "CHUNK": _CHUNK if epilogue in ACTIVATIONS else of.columns,
         "num_warps": of.warps,
         "num_stages": of.stages,
     }
