@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda.tuning.cost_model import Matmul, cost, fastest
+from executorch.backends.cuda.tuning.cost_model import Matmul, cost, fastest, row_counts
 from executorch.backends.cuda.tuning.float32_precision import (
     IEEE,
     arithmetic,
@@ -69,7 +69,7 @@ def parts_of_k(a: Tensor, b: Tensor, gpu: GpuProperties) -> int:
     of_float32 = a.dtype == torch.float32
     precision = precision_of_matmuls(capability) if of_float32 else IEEE
     kind = f"product {arithmetic(a.dtype, capability, precision)}"
-    at_example, at_most = _sizes(rows)
+    _, at_example, at_most = row_counts(rows)
 
     def microseconds(m: int, parts: int) -> float:
         sizes = m, columns, summed, parts, a.dtype.itemsize
@@ -106,20 +106,8 @@ def _microseconds(
     tile = fastest(matmul, gpu)
     if tile is None:
         return math.inf
-    # Kilobytes a microsecond, of which a kernel has four fifths.
-    bandwidth = gpu.memory_clock_rate * 2 * gpu.memory_bus_width / 8 / 1e6 * 0.8
-    read = (m * k + k * n) * itemsize / 1e3 / bandwidth
+    read = (m * k + k * n) * itemsize / 1e3 / gpu.kilobytes_per_us
     us = max(math.exp(cost(matmul, tile, gpu)), _LEAST_US + read)
     if parts > 1:
-        us += _SUM_US + 2 * parts * m * n * 4 / 1e3 / bandwidth
+        us += _SUM_US + 2 * parts * m * n * 4 / 1e3 / gpu.kilobytes_per_us
     return us
-
-
-def _sizes(rows: int | torch.SymInt) -> tuple[int, int]:
-    """Return the number of rows of the example, and the most there may be; the example's if that isn't bounded."""
-    if isinstance(rows, int):
-        return rows, rows
-    node: Any = rows.node
-    example = int(node.hint or 1)
-    upper = node.shape_env.bound_sympy(node.expr).upper
-    return example, int(upper) if upper.is_Integer else example

@@ -22,7 +22,7 @@ from executorch.backends.cuda.quantized.gemv_neighbors import (
     match_gate,
 )
 from executorch.backends.cuda.quantized.packed_weights import match_quantized_weight
-from executorch.backends.cuda.tuning.cost_model import Matmul, cost, fastest
+from executorch.backends.cuda.tuning.cost_model import Matmul, cost, fastest, row_counts
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from torch.fx import Graph, Node
 
@@ -36,8 +36,6 @@ _PLATFORM = "linux-x86_64"
 _ROWS = 33
 #: The least speedup by the models, and the largest slowdown at the most rows that a dynamic dimension has.
 _GAIN, _LOSS = 1.05, 1.2
-#: Of the memory's bandwidth, what a kernel has.
-_SHARE = 0.8
 
 #: AOTInductor's host code encodes a descriptor with the whole block as its box. Of a block with wider rows than its swizzle, 128 bytes,
 #: Triton copies several boxes of 128 bytes, as its own launcher describes them.
@@ -181,17 +179,13 @@ def _tile(rows: int | torch.SymInt, n: int, k: int, gpu: GpuProperties) -> int |
     # It imports Triton, which CPU builds of PyTorch lack.
     from executorch.backends.cuda.triton import _tma_matmul
 
-    sizes = _sizes(rows)
-    if sizes is None:
-        return None
-    least, example, most = sizes
+    least, example, most = row_counts(rows)
     if example < _ROWS or least < 1:
         return None
 
     def gains(m: int) -> list[float]:
         """Return the speedup by each tile."""
-        bandwidth = gpu.memory_clock_rate * 2 * gpu.memory_bus_width / 8 / 1e6
-        read = 2 * (m * k + n * k) / 1e3 / bandwidth / _SHARE
+        read = 2 * (m * k + n * k) / 1e3 / gpu.kilobytes_per_us
         theirs = _inductors_microseconds(m, n, k, gpu, gpu.measurements)
         ours = [
             tile.microseconds(m, n, k, gpu.multi_processor_count)
@@ -215,19 +209,6 @@ def _inductors_microseconds(
     matmul = Matmul("product float16", m, n, k)
     tile = fastest(matmul, gpu)
     return math.inf if tile is None else math.exp(cost(matmul, tile, gpu))
-
-
-def _sizes(rows: int | torch.SymInt) -> tuple[int, int, int] | None:
-    """Return the fewest rows, those of the example, and the most; None if that isn't known."""
-    if isinstance(rows, int):
-        return rows, rows, rows
-    node: Any = rows.node
-    bounds = node.shape_env.bound_sympy(node.expr)
-    if node.hint is None or not bounds.lower.is_Integer:
-        return None
-    example = int(node.hint)
-    most = int(bounds.upper) if bounds.upper.is_Integer else example
-    return int(bounds.lower), example, most
 
 
 def _added(matmul: Node) -> tuple[Node, Node | None]:

@@ -41,6 +41,20 @@ class Matmul(NamedTuple):
     aligned: bool = True
 
 
+def row_counts(rows: Any) -> tuple[int, int, int]:
+    """Return the fewest rows of a matmul, those of the example, and the most; 0 and the example's where there is no bound.
+
+    Args:
+        rows: Their number, or a ``torch.SymInt``.
+    """
+    if isinstance(rows, int):
+        return rows, rows, rows
+    bounds = rows.node.shape_env.bound_sympy(rows.node.expr)
+    example = int(rows.node.hint or 1)
+    least = int(bounds.lower) if bounds.lower.is_Integer else 0
+    return least, example, int(bounds.upper) if bounds.upper.is_Integer else example
+
+
 class Tile(NamedTuple):
     """A tile configuration: the (m, n) tile of a block, computed in steps of ``k``, with its pipeline stages and warps."""
 
