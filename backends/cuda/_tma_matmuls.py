@@ -7,6 +7,7 @@ upstream times what it chooses from. A gate and what it is multiplied with becom
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -112,11 +113,10 @@ def use_tma(graph: Graph, weights: Mapping[Node, torch.Tensor]) -> None:
         by_input.setdefault(base_of(match.x), []).append(node)
     order = {node: index for index, node in enumerate(graph.nodes)}
     for nodes in by_input.values():
-        for first in nodes:
-            for second in nodes:
-                gate = match_gate([first, second]) if first is not second else None
-                if gate is None or gate.swapped or first not in matched:
-                    continue
+        for pair in itertools.combinations(nodes, 2):
+            gate = match_gate(pair)
+            if gate is not None:
+                first, second = pair[::-1] if gate.swapped else pair
                 _replace_gate(matched, first, second, gate.result, gate.activation)
     for match in sorted(matched.values(), key=lambda match: order[match.matmul]):
         total, other = _added(match.matmul)
