@@ -36,7 +36,7 @@ TINY: dict[str, Any] = {
 """Sizes of a Qwen3 that is made in a second."""
 
 #: The tokens that a method is traced with which takes single ones and prompts, and at most of one for prompts alone.
-_FEW, _PROMPT = 3, 511
+FEW_TOKENS, _PROMPT = 3, 511
 
 
 def tiny() -> PreTrainedModel:
@@ -99,8 +99,8 @@ def example_tokens(form: Form, most: int) -> int:
     A prompt's are many, where another method takes single ones. By kernels for 3 tokens two layers of Qwen3 4B take an H200 1901 us for
     512 tokens, and 474 by those for 511, which take 371 for a single one where those take 256.
     """
-    if form.decode is None or most <= _FEW:
-        return min(most, _FEW)
+    if form.decode is None or most <= FEW_TOKENS:
+        return min(most, FEW_TOKENS)
     return min(most - 1, _PROMPT)  # else it might be the size of something else
 
 

@@ -24,7 +24,11 @@ from torchtrt_executorch.transformers.exportable import (
     difference,
     noise,
 )
-from torchtrt_executorch.transformers.language_model import cached, with_cache
+from torchtrt_executorch.transformers.language_model import (
+    FEW_TOKENS,
+    cached,
+    with_cache,
+)
 
 
 class _Multimodal(WithMethods):
@@ -52,7 +56,7 @@ class _Multimodal(WithMethods):
         """Its encoder, its table of tokens, and its decoder."""
         most = self.form.longest
         axis = Dim("tokens", min=1, max=most) if most > 1 else None
-        count = min(most, 3)
+        count = min(most, FEW_TOKENS)
         hidden = self.module.config.get_text_config().hidden_size
         tokens, positions = torch.ones(1, count, dtype=torch.int64), torch.arange(count)
         return {
