@@ -154,9 +154,8 @@ def test_forms_and_targets_are_traced_once(
     assert result.exit_code == 0, result.output
     assert result.stdout.count("transformers' own logits: the same") == 5
     said = [record.getMessage() for record in caplog.records]
-    assert (
-        sum(each.startswith("trace ") for each in said) == 3
-    )  # prompts, single tokens, and both
+    # For prompts, for single tokens, and for both.
+    assert sum(each.startswith("trace ") for each in said) == 3
     taken = [each for each in said if each.startswith("the CUDA library: taken")]
     assert len(taken) >= 3
     files = {

@@ -186,6 +186,7 @@ def test_no_function_is_overridden_twice() -> None:
             channels_last_weights,
             constant_folding,
             constant_names,
+            dtype_rules,
             epilogue_indices,
             fusion_candidates,
             host_code,
