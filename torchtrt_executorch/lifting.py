@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from torchtrt_executorch.overlay.served import load_alone
 
-_DYNAMO = "torch_tensorrt.dynamo"
-
 load_alone(
-    f"{_DYNAMO}.graphs.attribute_names",
-    f"{_DYNAMO}.graphs.copies",
-    f"{_DYNAMO}.graphs.fake_values",
-    f"{_DYNAMO}.graphs.strides",
-    f"{_DYNAMO}.state.mutations",
-    f"{_DYNAMO}.graphs.lifting",
-    f"{_DYNAMO}.runtime._engine_bytes",
+    "torch_tensorrt.dynamo.graphs.attribute_names",
+    "torch_tensorrt.dynamo.graphs.copies",
+    "torch_tensorrt.dynamo.graphs.fake_values",
+    "torch_tensorrt.dynamo.graphs.strides",
+    "torch_tensorrt.dynamo.state.mutations",
+    "torch_tensorrt.dynamo.graphs.lifting",
+    "torch_tensorrt.dynamo.runtime._engine_bytes",
 )
 
 # isort: split

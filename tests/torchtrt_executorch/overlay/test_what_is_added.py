@@ -16,7 +16,9 @@ from torchtrt_executorch.overlay.patch import Patch
 from torchtrt_executorch.overlay.served import our_source
 from torchtrt_executorch.overlay.upstream import VARIANTS
 
-LANES = sorted((Path(__file__).parents[3] / "constraints").glob("*.txt"))
+ROOT = Path(__file__).parents[3]
+LANES = sorted((ROOT / "constraints").glob("*.txt"))
+OWN = "torchtrt_executorch."
 ADDED = {name for patch in PATCHES for name in patch.adds}
 
 
@@ -37,9 +39,10 @@ def in_force(patch: Patch, lane: dict[str, str]) -> bool:
     return all(within(dict(patch.releases))) and not any(within(dict(patch.superseded)))
 
 
-def imported(source: bytes) -> Iterator[str]:
-    """What source of ours imports, anywhere in it."""
-    for node in ast.walk(ast.parse(source)):
+def imported(source: bytes, anywhere: bool = True) -> Iterator[str]:
+    """What source of ours imports, anywhere in it, or as it is loaded itself."""
+    module = ast.parse(source)
+    for node in ast.walk(module) if anywhere else module.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{each.name}" for each in node.names)
@@ -47,23 +50,76 @@ def imported(source: bytes) -> Iterator[str]:
             yield from (each.name for each in node.names)
 
 
-@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.stem)
-def test_what_is_imported_is_served(lane: Path) -> None:
-    releases = versions(lane)
-    patches = [patch for patch in PATCHES if in_force(patch, releases)]
-    assert len(patches) > 10
-    served = {name for patch in patches for name in (*patch.adds, *patch.replaces)}
-    sources = {module: our_source(module) or b"" for module in served}
-    sources |= {
+def loaded_alone(source: bytes) -> set[str]:
+    """The modules that ``load_alone`` has loaded, whoever serves them."""
+    return {
+        argument.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if ast.unparse(node.value.func) == "load_alone"
+        for argument in node.value.args
+        if isinstance(argument, ast.Constant)
+    }
+
+
+def served(patches: list[Patch]) -> set[str]:
+    return {name for patch in patches for name in (*patch.adds, *patch.replaces)}
+
+
+def edits(patches: list[Patch]) -> dict[str, bytes]:
+    """The code of edits that imports anything."""
+    return {
         str(edit): textwrap.dedent(edit.code).encode()
         for patch in patches
         for edit in patch.edits
         if "import " in edit.code
     }
+
+
+def file_of(module: str) -> Path:
+    """The file of a module of this distribution's own package."""
+    path = Path(*module.split("."))
+    package = ROOT / path / "__init__.py"
+    return package if package.is_file() else ROOT / path.with_suffix(".py")
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.stem)
+def test_what_is_imported_is_served(lane: Path) -> None:
+    releases = versions(lane)
+    patches = [patch for patch in PATCHES if in_force(patch, releases)]
+    assert len(patches) > 10
+    there = served(patches)
+    sources = {module: our_source(module) or b"" for module in there} | edits(patches)
     missing = {
         f"{what} imports {name}"
         for what, source in sources.items()
         for name in imported(source)
-        if name in ADDED - served
+        if name in ADDED - there
     }
+    assert not missing
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
+def test_what_is_imported_is_served_without_other_patches(patch: Patch) -> None:
+    """Any patch may be left out: of what another one adds nothing is loaded, through this distribution's package either."""
+    by_name = {each.name: each for each in PATCHES}
+    patches: list[Patch] = []
+    names = [patch.name]
+    while names:
+        each = by_name[names.pop()]
+        if each not in patches:
+            patches.append(each)
+            names += each.requires
+    there, missing, looked = served(patches), set(), set()
+    todo = [(name, our_source(name) or b"", False) for name in served([patch])]
+    todo += [(what, code, True) for what, code in edits([patch]).items()]
+    while todo:
+        what, source, anywhere = todo.pop()
+        lacking = ADDED - there - loaded_alone(source)
+        for name in imported(source, anywhere):
+            if name in lacking:
+                missing.add(f"{what} imports {name}")
+            if name.startswith(OWN) and name not in looked and file_of(name).is_file():
+                looked.add(name)
+                todo.append((name, file_of(name).read_bytes(), False))
     assert not missing

@@ -27,35 +27,42 @@ _ALIASES = tuple(
     for name in ("_aliases", "_mutations", "devices.labels", "devices.nodes")
 )
 #: Modules of the dry run of Inductor, up to where it would compile or time a kernel.
-_DRY_RUN = tuple(
-    f"{_CUDA}.{name}"
-    for name in (
-        "_concatenations",
-        "_dependent_launch",
-        "_memory_pool",
-        "_mul_sum_decompositions",
-        "_softmax_decomposition",
-        "_split_k_decomposition",
-        "_tma_matmuls",
-        "_unfold_decomposition",
-        "quantized.fuse_gemvs",
-        "quantized.gemv_neighbors",
-        "quantized.packed_weights",
-        "support.dry_run",
-        "support.operands",
-        "support.check_keys",
-        "support.check_program",
-        "tuning.combo_kernels",
-        "tuning.convolution_configs",
-        "tuning.cost_model",
-        "tuning.epilogue_indices",
-        "tuning.float32_precision",
-        "tuning.gpu_properties",
-        "tuning.kernel_configs",
-        "tuning.kernels_per_gpu",
-        "tuning.runtime_k",
-        "tuning.tile_selection",
-    )
+_DRY_RUN = (
+    f"{_AOTI}._counted_loops",
+    *(
+        f"{_CUDA}.{name}"
+        for name in (
+            "_concatenations",
+            "_dependent_launch",
+            "_edge_calls",
+            "_memory_pool",
+            "_mul_sum_decompositions",
+            "_softmax_decomposition",
+            "_split_k_decomposition",
+            "_tma_matmuls",
+            "_unfold_decomposition",
+            "quantized.fuse_gemvs",
+            "quantized.gemv_kernel",
+            "quantized.gemv_neighbors",
+            "quantized.packed_weights",
+            "quantized.weight_bits",
+            "support.dry_run",
+            "support.operands",
+            "support.check_keys",
+            "support.check_program",
+            "triton._tma_matmul",
+            "tuning.combo_kernels",
+            "tuning.convolution_configs",
+            "tuning.cost_model",
+            "tuning.epilogue_indices",
+            "tuning.float32_precision",
+            "tuning.gpu_properties",
+            "tuning.kernel_configs",
+            "tuning.kernels_per_gpu",
+            "tuning.runtime_k",
+            "tuning.tile_selection",
+        )
+    ),
 )
 
 #: A patch of all supported releases.
@@ -374,11 +381,9 @@ EXECUTORCH_PATCHES = (
         goes_when="CudaPartitioner claims only what CudaBackend compiles (no pull request yet)",
         adds=(
             f"{_AOTI}._branch_constants",
-            f"{_AOTI}._counted_loops",
             f"{_AOTI}.passes._branches",
             f"{_AOTI}.passes._view_copies",
             f"{_CUDA}._compile_spec_check",
-            f"{_CUDA}._edge_calls",
             f"{_CUDA}.support.convolutions",
             f"{_CUDA}.support.decompositions",
             f"{_CUDA}.support.unsupported",

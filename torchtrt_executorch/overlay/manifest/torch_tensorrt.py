@@ -295,6 +295,7 @@ TORCH_TENSORRT_PATCHES = (
         requires=("engine-blob",),
         replaces=(f"{BACKEND}.backend",),
         adds=(
+            f"{DYNAMO}.fallback.metadata_keys",
             f"{BACKEND}.engines.record",
             ENGINE_BYTES,
             f"{BACKEND}.engines.nodes",
@@ -383,8 +384,10 @@ TORCH_TENSORRT_PATCHES = (
             "executorch-export",
         ),
         adds=(
+            *_REJECTIONS,
             f"{BACKEND}._compiling",
             f"{BACKEND}.recipes",
+            f"{DYNAMO}.lowering._size_ranges",
             f"{DYNAMO}.lowering.passes._fourier_transforms",
             f"{EXIR}.backend._modules",
             f"{EXIR}.program._transforms",
