@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,9 @@ class _WhisperDecoder(nn.Module):
             for name in ("keys", "values", "cumulative_length"):
                 value = getattr(layer, name)
                 self.register_buffer(f"{name}_{index}", value, persistent=False)
+        # transformers 5.23 calls it so, and 5.24 "cache".
+        known = signature(self.decoder.forward).parameters
+        self.argument = "past_key_values" if "past_key_values" in known else "cache"
 
     def forward(
         self,
@@ -109,14 +113,13 @@ class _WhisperDecoder(nn.Module):
         layer: Any
         for layer in self.cache.layers:
             layer.cumulative_length.copy_(cache_position[0])
+        cache = EncoderDecoderCache(self.cache, DynamicCache(config=self.config))
         decoded = self.decoder(
             input_ids=decoder_input_ids,
             encoder_hidden_states=encoder_hidden_states,
-            past_key_values=EncoderDecoderCache(
-                self.cache, DynamicCache(config=self.config)
-            ),
             position_ids=cache_position[None],
             use_cache=True,
+            **{self.argument: cache},
         )
         logits: torch.Tensor = self.head(decoded.last_hidden_state)
         return logits

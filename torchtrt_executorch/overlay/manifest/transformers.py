@@ -7,7 +7,7 @@ from torchtrt_executorch.overlay.edits import transformers as edits
 from torchtrt_executorch.overlay.patch import TORCH_TENSORRT, Patch
 
 _EXPORTER = "transformers.exporters.exporter_executorch"
-_TRANSFORMERS = {"transformers": ">=5.23,<5.24"}
+_TRANSFORMERS = {"transformers": ">=5.23,<5.25"}
 
 TRANSFORMERS_PATCHES = (
     Patch(
@@ -17,7 +17,7 @@ TRANSFORMERS_PATCHES = (
         extra="transformers",
         releases=_TRANSFORMERS,
         upstream="exports with XNNPACK, CUDA where there is a GPU, and MLX",
-        kept_because="5.23 runs what ExecuTorch's wheel has a backend for, and saves no external weights",
+        kept_because="5.24 runs what ExecuTorch's wheel has a backend for, and saves no external weights",
         goes_when="transformers lets packages register a backend of its ExecuTorch exporter",
         edits=edits.EXPORTER,
         anchors=anchors(
@@ -32,7 +32,7 @@ TRANSFORMERS_PATCHES = (
         extra="transformers",
         releases=_TRANSFORMERS | TORCH_TENSORRT,
         upstream="exports with XNNPACK, CUDA where there is a GPU, and MLX",
-        kept_because="5.23 has no TensorRT",
+        kept_because="5.24 has no TensorRT",
         goes_when="transformers lets packages register a backend of its ExecuTorch exporter",
         requires=("compiling-partitioner", "transformers-exporter"),
         edits=edits.TENSORRT,
