@@ -242,6 +242,7 @@ def sdpa(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    tokens_first: bool = False,
 ) -> torch.Tensor:
     """Return attention, in place of ``triton::sdpa``.
 
@@ -255,9 +256,10 @@ def sdpa(
         is_causal: Whether query ``i`` only reads keys 0 to ``i``; without a mask, and Q is L.
         scale: Of scores, above 0; 1 / sqrt(D) by default.
         enable_gqa: Of no account: G is of the shapes.
+        tokens_first: Whether heads come behind tokens in the result, as the matmul behind it reads them.
 
     Returns:
-        (B, H, Q, D), of ``query``'s type.
+        (B, H, Q, D), or (B, Q, H, D), of ``query``'s type.
 
     Raises:
         ValueError: There is dropout, or it is of other types, shapes or another mask.
@@ -298,7 +300,8 @@ def sdpa(
             not known or q_length != length
         ):  # a cache, which is read as far as it is used
             ends = _ends(attn_mask, length).expand(batches, heads, q_length)
-    out = query.new_empty((batches, heads, q_length, width))
+    result = _result(query, tokens_first)
+    out = result.transpose(1, 2) if tokens_first else result
     rows = [tensor.stride(2) for tensor in (query, key, value, out)]
     aligned = all(isinstance(stride, int) and stride % _VECTOR == 0 for stride in rows)
     vector = _VECTOR if aligned else 1
@@ -308,7 +311,7 @@ def sdpa(
         key,
         value,
         query if attn_mask is None else attn_mask,
-        out,
+        result,
         scale or 1 / math.sqrt(width),
         q_length,
         length,
@@ -333,7 +336,13 @@ def sdpa(
         STAGES=configuration.stages,
         num_warps=configuration.warps,
     )
-    return out
+    return result
+
+
+def _result(query: torch.Tensor, tokens_first: bool) -> torch.Tensor:
+    batches, heads, length, width = query.shape
+    middle = (length, heads) if tokens_first else (heads, length)
+    return query.new_empty((batches, *middle, width))
 
 
 def _ends(mask: torch.Tensor, length: int) -> torch.Tensor:
@@ -369,8 +378,8 @@ def _rows_of_heads(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @sdpa.register_fake
-def _(query, key, value, *args, **kwargs):  # type: ignore[no-untyped-def]
-    return query.new_empty(query.shape)
+def _(query, key, value, *args, tokens_first=False, **kwargs):  # type: ignore[no-untyped-def]
+    return _result(query, tokens_first)
 
 
 OPERATOR = torch.ops.executorch_cuda.sdpa.default

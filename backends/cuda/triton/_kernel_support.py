@@ -23,6 +23,7 @@ from executorch.exir.dialects._ops import ops
 from torch._guards import detect_fake_mode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Node, map_arg
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from torch.utils import _pytree as pytree
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,43 @@ def _before_repeating(repeated: Any) -> Node | None:
         return None
     repeats = wide == [batch, heads, wide[2], *rest]
     return nodes[3] if repeats and merged == [batch, heads * wide[2], *rest] else None
+
+
+def write_tokens_first(graph_module: GraphModule) -> None:
+    """Make our kernel write what transpositions behind attention, of heads and tokens, would copy."""
+    graph = graph_module.graph
+    for node in graph.find_nodes(op="call_function", target=_attention.OPERATOR):
+        # Views of the shape that attention has, as it is decomposed with dynamic sizes.
+        readers, views = [*node.users], []
+        for reader in readers:
+            if _keeps_shape(reader):
+                views.append(reader)
+                readers += reader.users
+        transposed = [reader for reader in readers if reader not in views]
+        if not transposed or not all(map(_swaps_heads, transposed)):
+            continue
+        node.kwargs = {**node.kwargs, "tokens_first": True}
+        node.meta["val"] = _value(transposed[0])
+        for reader in transposed:
+            reader.replace_all_uses_with(node)
+        for reader in [*transposed, *reversed(views)]:
+            graph.erase_node(reader)
+
+
+def _keeps_shape(node: Node) -> bool:
+    if not is_call(node, ("aten.view", "aten.view_copy", *COPIES)):
+        return False
+    before = _value(node.args[0])
+    return statically_known_true(sym_eq(_value(node).shape, before.shape))
+
+
+def _swaps_heads(node: Node) -> bool:
+    """Whether a node transposes the second and third of four dimensions."""
+    arguments: Any = node.args[1:]
+    if is_call(node, ("aten.transpose", "aten.transpose_copy")):
+        return sorted(dim % 4 for dim in arguments) == [1, 2]
+    swaps = is_call(node, ("aten.permute", "aten.permute_copy"))
+    return swaps and [dim % 4 for dim in arguments[0]] == [0, 2, 1, 3]
 
 
 def specialize_decode_attention(graph_module: GraphModule) -> None:

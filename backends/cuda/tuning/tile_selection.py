@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from executorch.backends.cuda import _mul_sum_decompositions
 from executorch.backends.cuda._concatenations import is_read_in_place
 from executorch.backends.cuda.tuning import (
     combo_kernels,
     convolution_configs,
     kernels_per_gpu,
+    realized_values,
 )
 from executorch.backends.cuda.tuning.cost_model import Matmul, Tile, cost
 from executorch.backends.cuda.tuning.float32_precision import (
@@ -230,12 +230,10 @@ def overrides(
             with config.patch(force_pointwise_cat=True):
                 return run_node(self, node)
         result = run_node(self, node)
-        often = _mul_sum_decompositions.read_often(node)
-        padded = _mul_sum_decompositions.is_padded_for_depthwise(node)
-        if realize_all or often or padded or _read_by_kernels(node):
-            for value in pytree.tree_leaves(result):
-                if isinstance(value, TensorBox) and not (often and _is_cast(value)):
-                    value.realize()
+        if realize_all:
+            realized_values.realize_all(result)
+        else:
+            realized_values.realize(node, result)
         return result
 
     def naming_the_tile(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -279,20 +277,6 @@ def overrides(
         ),
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__": select_by_cost,
     }
-
-
-def _read_by_kernels(node: Any) -> bool:
-    """Whether kernels of somebody's own read a value, each of which would have it computed anew."""
-    return any("triton_kernel_wrapper" in str(user.target) for user in node.users)
-
-
-def _is_cast(value: Any) -> bool:
-    """Whether little more is done for a value than to read it and to change its type."""
-    from torch._inductor.ir import Pointwise
-
-    while hasattr(value, "data"):
-        value = value.data
-    return isinstance(value, Pointwise) and value.inner_fn_opcount().num_ops <= 3
 
 
 def tile_of(choice: Any) -> Tile | None:

@@ -57,7 +57,10 @@ def main(
         wide = [each.double() for each in (q, k, v)]
         added = mask if mask is None or kind == 2 else mask.double()
         wanted = attention(*wide, added, is_causal=causal, scale=scale, enable_gqa=True)
-        result = sdpa(q, k, v, mask, is_causal=causal, scale=scale)
+        result = sdpa(
+            q, k, v, mask, is_causal=causal, scale=scale, tokens_first=case % 2 == 0
+        )
+        result = result.transpose(1, 2) if case % 2 == 0 else result
         off = (result.double() - wanted).abs().max().item()
         of = (batches, heads, shared, q_length, length, width, large, kind)
         found.append((*of, off))

@@ -17,6 +17,7 @@ from packaging.version import Version
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import dispatch_functionalize
+from torch.export import Dim
 from torch.fx import GraphModule, Interpreter
 from torch.nn import functional as F
 
@@ -306,6 +307,37 @@ def test_attention_of_many_tokens_is_one_kernel(
     assert len(delegates(lower(model, inputs, gpu="sm_90:80GiB"))) == 1
     targets = [str(call.target) for each in replaced for call in _attention(each)]
     assert set(targets) == ({"executorch_cuda.sdpa.default"} if taken else set())
+
+
+class Merged(nn.Module):
+    """Attention whose heads are side by side in the result, in bfloat16; with ``both``, as attention has them as well."""
+
+    def __init__(self, both: bool) -> None:
+        super().__init__()
+        self.both = both
+
+    def forward(self, query: Tensor) -> tuple[Tensor, ...]:
+        result = F.scaled_dot_product_attention(query, query, query)
+        result = result.view(query.shape)
+        merged = result.transpose(1, 2).flatten(2) * 2
+        return (merged, result.transpose(-2, -3).sum(1), *[result] * self.both)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_heads_are_written_where_they_are_read(lower, replaced, both, dynamic) -> None:
+    """Nothing is transposed, where all that read attention's result read it so."""
+    query = torch.randn(2, 4, 48, 64).bfloat16()
+    shapes = ({2: Dim("tokens", max=512)},) if dynamic else None
+    edge = lower(Merged(both), (query,), shapes, gpu="sm_90:80GiB")
+    assert len(delegates(edge)) == 1
+    (call,) = _attention(replaced[-1])
+    names = [str(node.target) for node in replaced[-1].graph.nodes]
+    copies = [name for name in names if "transpose" in name or "permute" in name]
+    value = call.meta["val"]
+    assert value.shape[1 if both else 2] == 4 and value.is_contiguous()
+    assert call.kwargs.get("tokens_first", False) is not both
+    assert bool(copies) is both
 
 
 def _fake(*shape: int, steps: Any = None, dtype: Any = torch.bfloat16) -> Tensor:

@@ -52,6 +52,7 @@ CUDA_OPERATORS = (
                 attention_kernel,
                 prepare_for_kernel,
                 specialize_decode_attention,
+                write_tokens_first,
             )
             """,
         ),
@@ -68,7 +69,7 @@ CUDA_OPERATORS = (
         (
             "ReplaceEdgeOpWithTritonOpPass.call",
             "before graph_module.recompile",
-            "specialize_decode_attention(graph_module)",
+            "specialize_decode_attention(graph_module)\nwrite_tokens_first(graph_module)",
         ),
     ),
     *edits_of(

@@ -59,6 +59,7 @@ _DRY_RUN = (
             "tuning.gpu_properties",
             "tuning.kernel_configs",
             "tuning.kernels_per_gpu",
+            "tuning.realized_values",
             "tuning.runtime_k",
             "tuning.tile_selection",
         )
