@@ -1,10 +1,10 @@
 // Times a decoder's step in ExecuTorch's C++ runtime with CudaBackend, for time_decode.py --host.
 //
-//   time_decode MODEL.pte WEIGHTS.ptd TOKENS ROUNDS [graph]
+//   time_decode MODEL.pte WEIGHTS.ptd TOKENS ROUNDS DEPTH [graph]
 //
-// TOKENS is a file of int64: what each step is given, at positions 0, 1, ... First all steps run and the likeliest
-// token behind each is printed; then ROUNDS times, and the median microseconds of a step are. The logits stay on the
-// GPU then, where a sampler would read them. With `graph` CudaBackend replays the method as a CUDA graph.
+// TOKENS is a file of int64: what each step is given, at positions DEPTH, DEPTH + 1, ... First all steps run and the
+// likeliest token behind each is printed; then ROUNDS times, and the median microseconds of a step are. The logits stay
+// on the GPU then, where a sampler would read them. With `graph` CudaBackend replays the method as a CUDA graph.
 //
 // Built as examples/cpp is, in the place of its host.cpp, against an executorch with the CUDA backend.
 #include <executorch/extension/module/module.h>
@@ -55,7 +55,7 @@ size_t likeliest(const executorch::aten::Tensor& logits) {
   return std::max_element(values.begin(), values.end()) - values.begin();
 }
 
-void time_decode(Module& module, std::vector<int64_t> tokens, int rounds) {
+void time_decode(Module& module, std::vector<int64_t> tokens, int rounds, int64_t depth) {
   check(module.load_method("forward"), "loading forward");
   Method* method = *module.method("forward");
   const auto meta = *module.method_meta("forward");
@@ -69,7 +69,7 @@ void time_decode(Module& module, std::vector<int64_t> tokens, int rounds) {
   const auto positions_in = from_blob(&position, {1}, ScalarType::Long);
   const auto step = [&](size_t index) {
     token = tokens[index];
-    position = static_cast<int64_t>(index);
+    position = depth + static_cast<int64_t>(index);
     check(method->set_input(*tokens_in, 0), "the token");
     check(method->set_input(*positions_in, 1), "the position");
     check(method->execute(), "a step");
@@ -95,20 +95,20 @@ void time_decode(Module& module, std::vector<int64_t> tokens, int rounds) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc < 5) {
-      throw std::runtime_error("time_decode MODEL.pte WEIGHTS.ptd TOKENS ROUNDS [graph]");
+    if (argc < 6) {
+      throw std::runtime_error("time_decode MODEL.pte WEIGHTS.ptd TOKENS ROUNDS DEPTH [graph]");
     }
     cudaMemPool_t pool; // AOTInductor frees memory in each call, which the driver takes back at each synchronization
     uint64_t everything = UINT64_MAX;
     cudaDeviceGetDefaultMemPool(&pool, 0);
     cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything);
-    if (argc > 5) {
+    if (argc > 6) {
       BackendOptions<1> options;
       check(options.set_option("enable_cuda_graph_for_method", "forward"), "an option");
       check(set_option("CudaBackend", options.view()), "CudaBackend's options");
     }
     Module module(argv[1], std::vector<std::string>{argv[2]}, Module::LoadMode::Mmap);
-    time_decode(module, read_tokens(argv[3]), std::stoi(argv[4]));
+    time_decode(module, read_tokens(argv[3]), std::stoi(argv[4]), std::stoll(argv[5]));
     std::fflush(stdout);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

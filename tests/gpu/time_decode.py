@@ -4,12 +4,16 @@
     PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --length 4096 --prefill 512 --gpu sm_90:80GiB
     PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --quantize int4
     PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --length 4352 --depth 4096 --cache int8
+    PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --case CASE --make FOLDER --gpu linux-x86_64:sm_90:80GiB
+    PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --case CASE --made FOLDER --host time_decode
 
 CUDA delegates are compiled where this runs, in bfloat16 or with weights that torchao quantized, over transformers' static cache, for the GPU
 that is there or the one that ``--gpu`` describes. A row has tokens a second, the share that they take of
 what the memory could give, and the bytes that a step copies between host and GPU; its logits behind
 eager's tokens have to be eager's. With ``--file`` rows and a profile by kernel are appended to a file, as JSON.
-``--host`` times the program in ExecuTorch's C++ runtime as well, by what time_decode.cpp was built into.
+``--host`` times the program in ExecuTorch's C++ runtime as well, by what time_decode.cpp was built into, of the executorch that
+lowered. ``--make`` writes the programs into a folder, which needs no GPU, and ``--made`` takes them from there. The weights repeat few
+values, the same on every machine, so that such a file compresses to some MB.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,12 +43,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cuda_models import quantize  # type: ignore[import-not-found]
 from cuda_programs import resident  # type: ignore[import-not-found]
 
-DEVICE = "cuda:0"
+DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 ROUNDS = 5
 
 Step = Callable[[Tensor, Tensor], Tensor]
 #: Tokens, and their logits.
 Expected = tuple[list[int], Tensor]
+
+
+class Files(NamedTuple):
+    """A program's files; that of its weights is empty where it has none."""
+
+    model: Path
+    weights: Path
+
 
 #: Whether the library owns the cache, and whether the cache lives on the host.
 CASES = {
@@ -62,6 +74,9 @@ BYTES = {None: 2, "int8": 1, "int4": 0.5 + 2 / 128, "float8": 1}
 
 #: Bytes a second of the GPU's memory.
 BANDWIDTH = 4.8e12
+
+#: Values that weights repeat: a prime, so that a vocabulary's rows differ.
+VALUES = 2**18 + 3
 
 
 def _qwen3(hidden: int, inner: int, layers: int, heads: int) -> dict[str, int]:
@@ -94,7 +109,7 @@ SHAPES = {
 def model(
     shape: str, length: int, device: str, scheme: str | None = None, own: bool = False
 ) -> torch.nn.Module:
-    """A Llama or a Qwen3 with random weights, made on the GPU, and a static cache.
+    """A Llama or a Qwen3 with random weights, made on ``DEVICE``, and a static cache.
 
     Args:
         shape: One of :data:`SHAPES`.
@@ -113,13 +128,12 @@ def model(
         attn_implementation="sdpa",
         tie_word_embeddings=False,
     )
-    torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(DEVICE):
         llama = getattr(transformers, f"{kind}ForCausalLM")(config)
-        embedding = torch.randn_like(llama.model.embed_tokens.weight)
-        successors = torch.randperm(len(embedding))
     torch.set_default_dtype(torch.float32)
+    _repeat_values(llama)
+    embedding = llama.model.embed_tokens.weight * 50
     llama.generation_config = GenerationConfig(
         use_cache=True,
         cache_implementation="static",
@@ -129,11 +143,22 @@ def model(
     # Random logits lie so close together that bfloat16's rounding chooses. Here a token's successor
     # leads, by less with each layer, and all else shows in the logits.
     llama.model.embed_tokens.weight = torch.nn.Parameter(embedding)
-    llama.lm_head.weight = torch.nn.Parameter(embedding[successors] / 32)
+    llama.lm_head.weight = torch.nn.Parameter(embedding.roll(1, 0) / 32)
     llama = llama.eval().to(torch.bfloat16)
     if scheme is not None:
         quantize(llama, scheme, own)
     return llama.to(device)
+
+
+def _repeat_values(llama: torch.nn.Module) -> None:
+    """Set the weights to a normal distribution's values, with the largest in each row and group, so that scales are equal."""
+    values = torch.randn(VALUES, generator=torch.Generator().manual_seed(0)) / 50
+    values[::64] = values.abs().max() * values[::64].sign()
+    matrices = [each for each in llama.parameters() if each.dim() == 2]
+    for index, parameter in enumerate(matrices):
+        own = values.roll(-9973 * index).to(DEVICE, torch.bfloat16)
+        own = own.repeat(parameter.numel() // VALUES + 1)[: parameter.numel()]
+        parameter.data = own.view_as(parameter)
 
 
 def exportable(llama: torch.nn.Module, cache: str | None = None) -> torch.nn.Module:
@@ -243,7 +268,7 @@ def row(
 
 
 def rows_in_cpp(
-    name: str, built: Any, arguments: argparse.Namespace, expected: Expected
+    name: str, files: Files, arguments: argparse.Namespace, expected: Expected
 ) -> int:
     """Print rows for the program in ExecuTorch's C++ runtime, with CudaBackend's CUDA graphs and without.
 
@@ -251,13 +276,11 @@ def rows_in_cpp(
         How many of them have other tokens than eager.
     """
     given, failed = [1, *expected[0][:-1]], 0
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        model, tokens = Path(folder, "model.pte"), Path(folder, "tokens")
-        model.write_bytes(built.buffer)
-        built.write_tensor_data_to_file(folder)
-        (weights,) = Path(folder).glob("*.ptd")
-        tokens.write_bytes(torch.tensor(given).numpy().tobytes())
-        command = [arguments.host, model, weights, tokens, str(ROUNDS)]
+    with tempfile.NamedTemporaryFile() as tokens:
+        tokens.write(torch.tensor(given).numpy().tobytes())
+        tokens.flush()
+        depth = str(arguments.depth)
+        command = [arguments.host, *files, tokens.name, str(ROUNDS), depth]
         for more in ([], ["graph"]):
             with alone(arguments.turn):
                 printed = subprocess.run(
@@ -343,12 +366,33 @@ def alone(turn: str) -> Iterator[None]:
         yield
 
 
+def write(built: Any, folder: Path, name: str) -> Files:
+    """Write the program and its weights into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = Files(folder / f"{name}.pte", folder / f"{name}.ptd")
+    files.model.write_bytes(bytes(built.buffer))
+    with files.weights.open("wb") as file:
+        for data in built._tensor_data.values():  # one file, or none
+            data.write_to_file(file)
+    return files
+
+
 def of_program(built: Any, **options: Any) -> tuple[Any, Step]:
     """The loaded program, and its step."""
+    weights = [bytes(each) for each in built._tensor_data.values()]
+    return _loaded(bytes(built.buffer), weights, options)
+
+
+def of_files(files: Files, **options: Any) -> tuple[Any, Step]:
+    """The same of a program in files."""
+    weights = [files.weights] if files.weights.stat().st_size else []
+    return _loaded(files.model, weights, options)
+
+
+def _loaded(model: Any, weights: list[Any], options: Any) -> tuple[Any, Step]:
     from torchtrt_executorch import runtime
 
-    weights = [bytes(each) for each in built._tensor_data.values()]
-    program = runtime.load(bytes(built.buffer), weights, **options)
+    program = runtime.load(model, weights, **options)
     method = program.method("forward")
 
     def step(token: Tensor, position: Tensor) -> Tensor:
@@ -403,12 +447,18 @@ def main() -> None:
     parser.add_argument("--file", type=Path)
     parser.add_argument("--turn", default=os.devnull)
     parser.add_argument("--host", type=Path, help="built of time_decode.cpp")
-    parser.add_argument("--folder", help="where files for it are written")
+    parser.add_argument("--make", type=Path, help="a folder for the programs")
+    parser.add_argument("--made", type=Path, help="a folder with them")
     arguments = parser.parse_args()
     if arguments.layers:
         SHAPES[arguments.shape]["num_hidden_layers"] = arguments.layers
     part = arguments.part
     scheme = arguments.quantize
+    names = arguments.case or CASES if part != "torch.compile" else ()
+    if arguments.make is not None:
+        for name in names:
+            print(step_files(name, arguments.make, arguments)[1])
+        return
     llama = model(arguments.shape, arguments.length, DEVICE, scheme)
     linears = [m for m in llama.modules() if isinstance(m, torch.nn.Linear)]
     count = sum(m.in_features * m.out_features for m in linears)
@@ -440,30 +490,56 @@ def main() -> None:
             torch._dynamo.reset()
     del eager, llama
     failed = 0
-    for name in arguments.case or CASES if part != "torch.compile" else ():
+    for name in names:
         owned, on_host = CASES[name]
         if arguments.prefill and part in (None, "prefill"):
             _, call = of_program(exported(prompt(arguments), owned, on_host, arguments))
             row_of_prefill(name, call, arguments)
         if part == "prefill":
             continue
-        started = time.perf_counter()
-        inputs = (torch.tensor([[1]]), torch.tensor([0]))
-        built = exported(inputs, owned, on_host, arguments)
-        seconds = time.perf_counter() - started
-        for options in ({}, {"cuda_graphs": True}):
-            loaded, step = of_program(built, **options)
-            full = name + ", a CUDA graph" * bool(options)
-            _, logits = row(full, step, arguments, expected)
-            failed += bool(_off(logits, expected).max() > TOLERANCE)
-            if not options:
-                print(f"{'':40} {traffic(loaded, step, inputs) or 'nothing copied'}")
-            del loaded, step
-        if arguments.host:
-            failed += rows_in_cpp(name, built, arguments, expected)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 20
-        print(f"{'':40} lowered in {seconds:.0f} s, peak so far {peak} GiB", flush=True)
+        with contextlib.ExitStack() as stack:
+            folder = arguments.made
+            if folder is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            files, how = step_files(name, folder, arguments)
+            failed += rows(name, files, arguments, expected)
+        print(how, flush=True)
     sys.exit(failed)
+
+
+def rows(
+    name: str, files: Files, arguments: argparse.Namespace, expected: Expected
+) -> int:
+    """Print the rows of a step's program, and return how many of them are wrong."""
+    failed = 0
+    for options in ({}, {"cuda_graphs": True}):
+        loaded, step = of_files(files, **options)
+        full = name + ", a CUDA graph" * bool(options)
+        _, logits = row(full, step, arguments, expected)
+        failed += bool(_off(logits, expected).max() > TOLERANCE)
+        if not options:
+            copied = traffic(loaded, step, (torch.tensor([[1]]), torch.tensor([0])))
+            print(f"{'':40} {copied or 'nothing copied'}")
+        del loaded, step
+    if arguments.host:
+        failed += rows_in_cpp(name, files, arguments, expected)
+    return failed
+
+
+def step_files(
+    name: str, folder: Path, arguments: argparse.Namespace
+) -> tuple[Files, str]:
+    """The files in ``folder`` of a step's program, lowered into it unless ``--made`` names it, and what that took."""
+    scheme = arguments.quantize or "bf16"
+    stem = f"{arguments.shape}-{scheme}-{arguments.length}-{name.replace(' ', '-')}"
+    if folder == arguments.made:
+        return Files(folder / f"{stem}.pte", folder / f"{stem}.ptd"), ""
+    started = time.perf_counter()
+    inputs = (torch.tensor([[1]]), torch.tensor([0]))
+    files = write(exported(inputs, *CASES[name], arguments), folder, stem)
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 20
+    return files, f"{'':40} lowered in {seconds:.0f} s, peak so far {peak} GiB"
 
 
 def exported(
