@@ -641,6 +641,7 @@ DECODERS = (
     _decoder("4b-12-layers", *_4B, scheme="int8"),
     _decoder("4b-12-layers", *_4B, scheme="int4"),
     _prompt("4b-4-layers", *_4B[:3], 4, tokens=(512,)),
+    _prompt("4b", *_4B[:3], 36, tokens=(512,)),
     *(
         _prompt("4b-2-layers", *_4B[:3], 2, tokens=(first, 1, 64, 128, 512, 1000))
         for first in (3, 511)
