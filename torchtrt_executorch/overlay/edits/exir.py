@@ -358,6 +358,19 @@ LOWERING_FIXES = (
 
 LOWERING_TIME = (
     *edits_of(
+        "executorch.exir.lowered_backend_module",
+        (
+            "",
+            "imports",
+            "from executorch.exir.backend._node_order import is_read_early",
+        ),
+        (
+            "create_submodule_from_nodes",
+            "call legalize_graph",
+            "{} if is_read_early(submodule_node) else gm",
+        ),
+    ),
+    *edits_of(
         f"{_PASSES}.constant_prop_pass",
         (
             "get_constant_placeholder_dict",
