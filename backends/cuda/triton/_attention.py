@@ -296,9 +296,8 @@ def sdpa(
         expanded = attn_mask.expand(batches, heads, q_length, length)
         mask_strides = expanded.stride()
         known = isinstance(q_length, int) and isinstance(length, int)
-        if (
-            not known or q_length != length
-        ):  # a cache, which is read as far as it is used
+        # A cache is read as far as it is used.
+        if not known or q_length != length:
             ends = _ends(attn_mask, length).expand(batches, heads, q_length)
     result = _result(query, tokens_first)
     out = result.transpose(1, 2) if tokens_first else result

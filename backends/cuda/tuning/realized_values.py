@@ -26,30 +26,27 @@ _VIEWS = {
 _MANY = 1 << 12
 
 
-def realize(node: Node, result: Any) -> None:
+def realize(node: Node, result: Any, every: bool) -> None:
     """Realize the result of a node, in place, if it is read by kernels of somebody's own, or often.
 
     Args:
         node: Of Inductor's graph.
         result: What it was lowered to.
+        every: Whether all results are realized.
     """
+    from torch._inductor.ir import TensorBox
+
     often = _mul_sum_decompositions.read_often(node)
     if (
-        often
+        every
+        or often
         or _mul_sum_decompositions.is_padded_for_depthwise(node)
         or _read_by_kernels(node)
         or is_slow_and_broadcast(node)
     ):
-        realize_all(result, casts=not often)
-
-
-def realize_all(result: Any, casts: bool = True) -> None:
-    """Realize what a node was lowered to, in place; not what is little more than a cast, unless ``casts``."""
-    from torch._inductor.ir import TensorBox
-
-    for value in pytree.tree_leaves(result):
-        if isinstance(value, TensorBox) and (casts or not _is_cast(value)):
-            value.realize()
+        for value in pytree.tree_leaves(result):
+            if isinstance(value, TensorBox) and not (often and _is_cast(value)):
+                value.realize()
 
 
 def is_slow_and_broadcast(node: Node) -> bool:

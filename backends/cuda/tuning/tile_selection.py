@@ -230,10 +230,7 @@ def overrides(
             with config.patch(force_pointwise_cat=True):
                 return run_node(self, node)
         result = run_node(self, node)
-        if realize_all:
-            realized_values.realize_all(result)
-        else:
-            realized_values.realize(node, result)
+        realized_values.realize(node, result, every=realize_all)
         return result
 
     def naming_the_tile(call: Callable[..., Any]) -> Callable[..., Any]:

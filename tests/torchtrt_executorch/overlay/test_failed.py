@@ -11,6 +11,7 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, patch_status
 
 from ...without_torch_tensorrt import reason
+from ..test_patch_set import patch_set
 
 IMPORTS = """
 import json, os, sys, torch
@@ -53,11 +54,7 @@ def test_a_failed_preparation(run, patch: str, module: str) -> None:
 )
 def test_alone(run, patch: Any) -> None:
     """A patch brings all that it needs, or requires the patch that does."""
-    kept, required = {"host", patch.name}, [*patch.requires]
-    while required:
-        (other,) = (each for each in PATCHES if each.name == required[0])
-        kept.add(required.pop(0))
-        required += other.requires
+    kept = {"host", patch.name, *(each.name for each in patch_set.standing_on(patch))}
     names = json.dumps([*patch.replaces, *patch.adds])
     process = run(
         IMPORTS + f"import importlib\nfor name in {names}:\n"

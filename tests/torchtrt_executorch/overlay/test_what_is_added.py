@@ -16,7 +16,9 @@ from torchtrt_executorch.overlay.patch import Patch
 from torchtrt_executorch.overlay.served import our_source
 from torchtrt_executorch.overlay.upstream import VARIANTS
 
-ROOT = Path(__file__).parents[3]
+from ...loading import ROOT
+from ..test_patch_set import patch_set
+
 LANES = sorted((ROOT / "constraints").glob("*.txt"))
 OWN = "torchtrt_executorch."
 ADDED = {name for patch in PATCHES for name in patch.adds}
@@ -102,15 +104,8 @@ def test_what_is_imported_is_served(lane: Path) -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
 def test_what_is_imported_is_served_without_other_patches(patch: Patch) -> None:
     """Any patch may be left out: of what another one adds nothing is loaded, through this distribution's package either."""
-    by_name = {each.name: each for each in PATCHES}
-    patches: list[Patch] = []
-    names = [patch.name]
-    while names:
-        each = by_name[names.pop()]
-        if each not in patches:
-            patches.append(each)
-            names += each.requires
-    there, missing, looked = served(patches), set(), set()
+    there = served([patch, *patch_set.standing_on(patch)])
+    missing, looked = set(), set()
     todo = [(name, our_source(name) or b"", False) for name in served([patch])]
     todo += [(what, code, True) for what, code in edits([patch]).items()]
     while todo:

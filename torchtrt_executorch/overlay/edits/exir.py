@@ -367,7 +367,7 @@ LOWERING_TIME = (
         (
             "create_submodule_from_nodes",
             "call legalize_graph",
-            "{} if is_read_early(submodule_node) else gm",
+            "is_read_early(submodule_node) and {}",
         ),
     ),
     *edits_of(

@@ -410,19 +410,7 @@ EXECUTORCH_PATCHES = (
         upstream="keeps a byte for each, and writes the weight in floating point before each matmul",
         kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
         goes_when="Inductor has a GEMV over packed weights of any width (pytorch/executorch#19213 has int4)",
-        adds=tuple(
-            f"{_CUDA}.{name}"
-            for name in (
-                "_tma_matmuls",
-                "quantized.fuse_gemvs",
-                "quantized.gemv_neighbors",
-                "quantized.gemv_kernel",
-                "quantized.weight_bits",
-                "quantized.pack_weights",
-                "quantized.packed_weights",
-                "triton._tma_matmul",
-            )
-        ),
+        adds=(f"{_CUDA}.quantized.pack_weights",),
         requires=("cuda-operators",),
         edits=(*edits.QUANTIZED_DTYPES, *backends.CUDA_QUANTIZED_WEIGHTS),
     ),

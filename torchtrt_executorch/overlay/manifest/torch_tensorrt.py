@@ -313,7 +313,6 @@ TORCH_TENSORRT_PATCHES = (
         requires=("engine-backend",),
         replaces=(f"{BACKEND}.partitioner",),
         adds=(
-            f"{DYNAMO}.fallback.metadata_keys",
             f"{EXIR}.backend._compile_specs",
             f"{EXIR}.backend._delegate_outputs",
         ),
@@ -384,7 +383,6 @@ TORCH_TENSORRT_PATCHES = (
             "executorch-export",
         ),
         adds=(
-            *_REJECTIONS,
             f"{BACKEND}._compiling",
             f"{BACKEND}.recipes",
             f"{DYNAMO}.lowering._size_ranges",
