@@ -99,7 +99,6 @@ def make(
     """Write the program of ``case`` into ``folder``. Return a line of seconds, bytes and memory."""
     from executorch.backends.cuda.tuning import tile_selection
 
-    folder.mkdir(parents=True, exist_ok=True)
     if first:
         tile_selection.cost = lambda *of: 0.0
     if one_kernel:
@@ -109,14 +108,35 @@ def make(
     seconds = time.perf_counter() - started
     compilers = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = time.process_time() - used + compilers.ru_utime + compilers.ru_stime
-    (folder / f"{case.name}.pte").write_bytes(bytes(built.buffer))
-    weights = b"".join(map(bytes, built._tensor_data.values()))  # one file, or none
-    (folder / f"{case.name}.ptd").write_bytes(weights)
+    _, weights = write(built, folder, case.name)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
         f"{case.name:32} {seconds:6.1f} s  {used:6.1f} CPU s  library {len(built.buffer) >> 10} KiB  "
-        f"weights {len(weights) >> 10} KiB  peak {peak:.0f} MiB"
+        f"weights {weights.stat().st_size >> 10} KiB  peak {peak:.0f} MiB"
     )
+
+
+def files_in(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return the files of a program and its weights."""
+    return folder / f"{name}.pte", folder / f"{name}.ptd"
+
+
+def write(built: Any, folder: Path, name: str) -> tuple[Path, Path]:
+    """Write a program and its weights into ``folder``; return the files, of which that of the weights is empty if there are none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model, weights = files_in(folder, name)
+    model.write_bytes(bytes(built.buffer))
+    with weights.open("wb") as file:
+        for data in built._tensor_data.values():  # one, or none
+            data.write_to_file(file)
+    return model, weights
+
+
+def load(model: Path, weights: Path, **options: Any) -> Any:
+    """Load what :func:`write` has written."""
+    from torchtrt_executorch import runtime
+
+    return runtime.load(model, [weights] if weights.stat().st_size else [], **options)
 
 
 def keep_timings(file: Path) -> None:
@@ -171,7 +191,7 @@ def measure(
         name: [tuple(value.to(DEVICE) for value in inputs) for inputs in each]
         for name, each in calls.items()
     }
-    program = _load(folder, case)
+    program = load(*files_in(folder, case.name))
     for name, each in on_device.items():
         for inputs in each:
             (result,) = program.method(name)(*inputs)
@@ -185,7 +205,7 @@ def measure(
     timed = {"us": program.method(name), "eager_us": eager[name]}
     for other in beside:
         if (other / f"{case.name}.pte").exists():
-            timed[f"{other.name}_us"] = _load(other, case).method(name)
+            timed[f"{other.name}_us"] = load(*files_in(other, case.name)).method(name)
     try:
         compiled(*inputs)
         timed["torch_compile_us"] = compiled
@@ -227,15 +247,6 @@ def _kernels(call: Callable[[], object]) -> dict[str, float]:
         for event in profiled.key_averages()
     }
     return dict(sorted(took.items(), key=lambda item: -item[1])[:12])
-
-
-def _load(folder: Path, case: Case) -> Any:
-    from torchtrt_executorch import runtime
-
-    weights = folder / f"{case.name}.ptd"
-    return runtime.load(
-        folder / f"{case.name}.pte", [weights] if weights.stat().st_size else []
-    )
 
 
 def _microseconds(call: Callable[[], object]) -> float:

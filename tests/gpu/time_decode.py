@@ -33,7 +33,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +41,12 @@ from torch.export import export
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cuda_models import quantize  # type: ignore[import-not-found]
-from cuda_programs import resident  # type: ignore[import-not-found]
+from cuda_programs import (  # type: ignore[import-not-found]
+    files_in,
+    load,
+    resident,
+    write,
+)
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 ROUNDS = 5
@@ -49,13 +54,8 @@ ROUNDS = 5
 Step = Callable[[Tensor, Tensor], Tensor]
 #: Tokens, and their logits.
 Expected = tuple[list[int], Tensor]
-
-
-class Files(NamedTuple):
-    """A program's files; that of its weights is empty where it has none."""
-
-    model: Path
-    weights: Path
+#: Of a program and its weights; the second is empty where it has none.
+Files = tuple[Path, Path]
 
 
 #: Whether the library owns the cache, and whether the cache lives on the host.
@@ -366,33 +366,9 @@ def alone(turn: str) -> Iterator[None]:
         yield
 
 
-def write(built: Any, folder: Path, name: str) -> Files:
-    """Write the program and its weights into ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = Files(folder / f"{name}.pte", folder / f"{name}.ptd")
-    files.model.write_bytes(bytes(built.buffer))
-    with files.weights.open("wb") as file:
-        for data in built._tensor_data.values():  # one file, or none
-            data.write_to_file(file)
-    return files
-
-
-def of_program(built: Any, **options: Any) -> tuple[Any, Step]:
-    """The loaded program, and its step."""
-    weights = [bytes(each) for each in built._tensor_data.values()]
-    return _loaded(bytes(built.buffer), weights, options)
-
-
-def of_files(files: Files, **options: Any) -> tuple[Any, Step]:
-    """The same of a program in files."""
-    weights = [files.weights] if files.weights.stat().st_size else []
-    return _loaded(files.model, weights, options)
-
-
-def _loaded(model: Any, weights: list[Any], options: Any) -> tuple[Any, Step]:
-    from torchtrt_executorch import runtime
-
-    program = runtime.load(model, weights, **options)
+def loaded(files: Files, **options: Any) -> tuple[Any, Step]:
+    """The program of files, and its step."""
+    program = load(*files, **options)
     method = program.method("forward")
 
     def step(token: Tensor, position: Tensor) -> Tensor:
@@ -493,8 +469,10 @@ def main() -> None:
     for name in names:
         owned, on_host = CASES[name]
         if arguments.prefill and part in (None, "prefill"):
-            _, call = of_program(exported(prompt(arguments), owned, on_host, arguments))
-            row_of_prefill(name, call, arguments)
+            built = exported(prompt(arguments), owned, on_host, arguments)
+            with tempfile.TemporaryDirectory() as place:
+                _, call = loaded(write(built, Path(place), "prefill"))
+                row_of_prefill(name, call, arguments)
         if part == "prefill":
             continue
         with contextlib.ExitStack() as stack:
@@ -513,14 +491,14 @@ def rows(
     """Print the rows of a step's program, and return how many of them are wrong."""
     failed = 0
     for options in ({}, {"cuda_graphs": True}):
-        loaded, step = of_files(files, **options)
+        program, step = loaded(files, **options)
         full = name + ", a CUDA graph" * bool(options)
         _, logits = row(full, step, arguments, expected)
         failed += bool(_off(logits, expected).max() > TOLERANCE)
         if not options:
-            copied = traffic(loaded, step, (torch.tensor([[1]]), torch.tensor([0])))
+            copied = traffic(program, step, (torch.tensor([[1]]), torch.tensor([0])))
             print(f"{'':40} {copied or 'nothing copied'}")
-        del loaded, step
+        del program, step
     if arguments.host:
         failed += rows_in_cpp(name, files, arguments, expected)
     return failed
@@ -533,7 +511,7 @@ def step_files(
     scheme = arguments.quantize or "bf16"
     stem = f"{arguments.shape}-{scheme}-{arguments.length}-{name.replace(' ', '-')}"
     if folder == arguments.made:
-        return Files(folder / f"{stem}.pte", folder / f"{stem}.ptd"), ""
+        return files_in(folder, stem), ""
     started = time.perf_counter()
     inputs = (torch.tensor([[1]]), torch.tensor([0]))
     files = write(exported(inputs, *CASES[name], arguments), folder, stem)
