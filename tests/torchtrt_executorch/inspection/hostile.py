@@ -72,9 +72,12 @@ def with_list_over_and_over(program: bytes, count: int) -> bytes:
     (plan,) = file.program.execution_plan
     (chain,) = plan.chains
     plan.values.append(EValue(TensorList([0] * count)))
-    (call,) = [
-        each for each in chain.instructions if isinstance(each.instr_args, KernelCall)
-    ][:1]
+    call = next(
+        each
+        for each in chain.instructions
+        if isinstance(each.instr_args, KernelCall)
+        and plan.operators[each.instr_args.op_index].name.startswith("aten::")
+    )
     call.instr_args.args = [len(plan.values) - 1, *call.instr_args.args]
     chain.instructions = [call] * count
     return bytes(serialize_pte_binary(file))
