@@ -53,4 +53,4 @@ def main(
 ) -> None:
     """One .pte over TensorRT, ExecuTorch's CUDA backend and CPU kernels."""
     # Of PyTorch, which most commands import, hardly anything is garbage: a fifth of the time went into looking.
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(1_000_000, 20, 50)
