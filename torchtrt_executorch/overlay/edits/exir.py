@@ -432,6 +432,17 @@ LOWERING_TIME = (
             "value res_data",
             "known[0] if (known := delegate_outputs(target, args_data)) else keep_delegate_outputs(target, args_data, {})",
         ),
+        (
+            "_ExportPassBase.call",
+            "first",
+            """
+            from executorch.exir.program._executed_graphs import executed, keep_executed
+
+            if (known := executed(self, graph_module)) is not None:
+                return known
+            """,
+        ),
+        ("_ExportPassBase.call", "value result", "keep_executed({})"),
     ),
     *edits_of(
         _ARG_VALIDATOR,

@@ -216,7 +216,11 @@ EXECUTORCH_PATCHES = (
         "each partition in each pass; and copies the history of each node each time",
         kept_because="1.5.1 still does",
         goes_when="a pass copies the nodes that it doesn't rewrite (pytorch/executorch#18497)",
-        adds=(f"{EXIR}.backend._node_order", f"{EXIR}.program._lowering_time"),
+        adds=(
+            f"{EXIR}.backend._node_order",
+            f"{EXIR}.program._executed_graphs",
+            f"{EXIR}.program._lowering_time",
+        ),
         edits=edits.LOWERING_TIME,
     ),
     _patch(

@@ -1,0 +1,69 @@
+"""Execute a graph in a pass that writes it as it is only where something changed since the last pass executed it.
+
+A pass of ExecuTorch's that edits a graph by itself ends by executing it, for the types of its values, whether it edited it or
+not. XNNPACK has a dozen of them, which each partition passes through.
+
+Upstream: ``executorch.exir.pass_base._ExportPassBase.call``.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from executorch.exir.pass_base import ExportPass
+from torch.fx import GraphModule
+from torch.fx.passes.infra.pass_base import PassResult
+
+#: What a pass overrides to write another graph than the one that it executes.
+_HOOKS = tuple(
+    name
+    for name in dir(ExportPass)
+    if name.startswith(("call_", "Export"))
+    or name in ("_fx", "inputs", "on_attr", "output", "placeholder")
+)
+_EXECUTED = "_executed"
+
+
+def executed(transform: ExportPass, module: GraphModule) -> PassResult | None:
+    """Return the result of a pass that writes a graph as it is, which is as the last pass wrote it; else None."""
+    known = vars(module.graph).get(_EXECUTED)
+    kind: Any = type(transform)
+    if known is None or not _writes_as_it_is(kind):
+        return None
+    return PassResult(module, True) if known == _State(module) else None
+
+
+def keep_executed(result: PassResult) -> PassResult:
+    """Return a pass's ``result``, whose graph :func:`executed` recognizes while nothing changes it."""
+    graph = result.graph_module.graph
+    if not graph.find_nodes(
+        op="get_attr"
+    ):  # a tensor may change where its node doesn't
+        setattr(graph, _EXECUTED, _State(result.graph_module))
+    return result
+
+
+@functools.cache
+def _writes_as_it_is(kind: type[ExportPass]) -> bool:
+    return all(getattr(kind, name) is getattr(ExportPass, name) for name in _HOOKS)
+
+
+class _State:
+    """The nodes of a graph, and the objects that describe their values, which are kept and compared by identity."""
+
+    def __init__(self, module: GraphModule) -> None:
+        nodes = module.graph.nodes
+        self._values = [node.meta.get("val") for node in nodes]
+        self._nodes: list[Any] = [
+            (node, node.name, node.target, node.args, node.kwargs) for node in nodes
+        ]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _State):
+            return NotImplemented
+        return [*map(id, self._values)] == [*map(id, other._values)] and (
+            self._nodes == other._nodes
+        )
+
+    __hash__ = None  # type: ignore[assignment]
