@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -31,9 +32,10 @@ def quantize(
     """Quantize the weights of a model's linears by torchao, in place.
 
     Args:
-        scheme: ``int8``, ``int4`` or ``float8``. Of int4, and for XNNPACK, a linear's scales are of the largest group of
-            128, 64 or 32 features that divides its own.
-        backends: Backends of its methods. For XNNPACK activations are quantized as well, when the method runs.
+        scheme: ``int8``, ``int4`` or ``float8``. Of int4 a linear's scales are of the largest group of 128, 64 or 32
+            features that divides its own, otherwise of a row.
+        backends: Backends of its methods. For XNNPACK activations are quantized as well, when the method runs, and linears
+            compute in float32, whatever the model does: it has no kernels for quantized values in bfloat16.
 
     Returns:
         The linears that stay as they are, since no group divides their features.
@@ -51,18 +53,31 @@ def quantize(
         )
     if by_xnnpack and scheme == "float8":
         raise ValueError("XNNPACK has no kernels for weights in float8: int8 or int4")
-    by_row = {"float8": q.Float8WeightOnlyConfig, "int8": q.Int8WeightOnlyConfig}
     linears = {
         name: module for name, module in model.named_modules() if _is_called(module)
     }
-    if not by_xnnpack and scheme in by_row:
+    by_row: dict[str, Any] = {
+        "float8": q.Float8WeightOnlyConfig,
+        "int8": q.Int8WeightOnlyConfig,
+    }
+    config: Any = q.IntxWeightOnlyConfig
+    dtype = None
+    if by_xnnpack:
+        config, dtype = q.Int8DynamicActivationIntxWeightConfig, torch.float32
+        # XNNPACK has kernels for groups of int4 alone.
+        rows = q.granularity.PerAxis(0)
+        by_row = {"int8": functools.partial(config, torch.int8, rows)}
+
+    def quantize_one(linear: torch.nn.Linear, of_rows: Any) -> None:
+        if by_xnnpack:
+            _convert_activations(linear)
+        quantize_by_rows(linear, of_rows, dtype)
+
+    if scheme in by_row:
         for linear in linears.values():
-            quantize_by_rows(linear, by_row[scheme]())
+            quantize_one(linear, by_row[scheme]())
         trim_heap()
         return []
-    config: Any = q.IntxWeightOnlyConfig
-    if by_xnnpack:
-        config = q.Int8DynamicActivationIntxWeightConfig
     unquantized = {linear: name for name, linear in linears.items()}
     for group in _GROUPS:
         fits = [linear for linear in unquantized if linear.in_features % group == 0]
@@ -73,7 +88,7 @@ def quantize(
         }
         of_group = config(getattr(torch, scheme), q.granularity.PerGroup(group))
         for linear in fits:
-            quantize_by_rows(linear, of_group)
+            quantize_one(linear, of_group)
     trim_heap()
     if len(unquantized) == len(linears):
         features = min((linear.in_features for linear in unquantized), default=0)
@@ -82,6 +97,18 @@ def quantize(
             f"of 32: one has {features}"
         )
     return [*unquantized.values()]
+
+
+def _convert_activations(linear: torch.nn.Linear) -> None:
+    """Have a linear, whose weight will be in float32, take and return what it does now."""
+    dtype = linear.weight.dtype
+    if dtype == torch.float32:
+        return
+    if linear.bias is not None:
+        bias = linear.bias.detach().float()
+        linear.bias = torch.nn.Parameter(bias, requires_grad=False)
+    linear.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
+    linear.register_forward_hook(lambda _, inputs, result: result.to(dtype))
 
 
 def _is_called(module: torch.nn.Module) -> bool:

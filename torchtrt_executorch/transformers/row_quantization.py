@@ -23,13 +23,16 @@ BLOCK = 1 << 22  # elements
 _PAGEOUT = 21  # of Linux's madvise
 
 
-def quantize_by_rows(linear: nn.Linear, config: Any) -> None:
+def quantize_by_rows(
+    linear: nn.Linear, config: Any, dtype: torch.dtype | None = None
+) -> None:
     """Quantize the weight of ``linear`` in place, as ``torchao.quantization.quantize_`` does.
 
     Args:
         linear: Its weight is (rows, features), in floating point. One that is on a GPU, or of less than a megabyte, is
             quantized whole, as is one that the scheme doesn't scale by rows.
         config: torchao's.
+        dtype: What it is converted to before, if it isn't of that.
 
     Raises:
         OSError: There is no room for the values in the folder of temporary files.
@@ -38,22 +41,23 @@ def quantize_by_rows(linear: nn.Linear, config: Any) -> None:
 
     weight = linear.weight.detach()
     if weight.device.type == "cpu" and weight.nbytes >= LARGE:
-        quantized = _by_blocks(weight, config)
+        quantized = _by_blocks(weight, config, dtype or weight.dtype)
         if quantized is not None:
             linear.weight = nn.Parameter(quantized, requires_grad=False)
             _page_out(weight)
             return
+    linear.weight = nn.Parameter(weight.to(dtype or weight.dtype), requires_grad=False)
     quantize_(linear, config)
 
 
-def _by_blocks(weight: Tensor, config: Any) -> Tensor | None:
+def _by_blocks(weight: Tensor, config: Any, dtype: torch.dtype) -> Tensor | None:
     """Return ``weight`` quantized by blocks of rows; None if it isn't scaled by rows."""
     rows, features = weight.shape
     step = max(1, BLOCK // features)
     parts: dict[str, _Rows] = {}
     kind, settings = None, None
     for start in range(0, rows, step):
-        block = _quantized(weight[start : start + step], config)
+        block = _quantized(weight[start : start + step].to(dtype), config)
         if not hasattr(block, "__tensor_flatten__"):
             return None
         names, attributes = block.__tensor_flatten__()

@@ -141,6 +141,21 @@ def test_a_folder_and_a_target_and_quantized_weights(tmp_path: Path) -> None:
     assert table + packed < weights < table + 2 * packed
 
 
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_quantized_for_cpus(scheme: str, tmp_path: Path) -> None:
+    """Of a checkpoint in bfloat16, as they are published: XNNPACK takes linears in float32, and all weights."""
+    from transformers import Qwen3Config
+
+    from torchtrt_executorch.transformers.language_model import TINY
+
+    Qwen3Config(**{**TINY, "dtype": "bfloat16"}).save_pretrained(tmp_path)
+    out = tmp_path / "model.pte"
+    options = ["--form", "xnnpack", "--quantize", scheme, "--length", "32"]
+    result = export(str(tmp_path), *options, "--compare", "4", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "transformers' own logits: the same" in result.stdout
+
+
 def test_forms_and_targets_are_traced_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,28 @@ def test_linears_that_no_group_divides_stay_as_they_are(backend: str) -> None:
         quantize(torch.nn.Linear(48, 4), "int4", {backend})
 
 
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("features", [64, 4096])
+def test_linears_for_xnnpack_compute_in_float32(
+    scheme: str, dtype: torch.dtype, features: int
+) -> None:
+    """Large ones, which are quantized by blocks of rows, and those that stay as they are, too."""
+    from torchtrt_executorch.transformers.lowering import quantize
+
+    torch.manual_seed(0)
+    sizes = (features, 512, 40, 8)
+    model = torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:])).to(dtype)
+    x = torch.randn(3, features, dtype=dtype)
+    wanted = model(x)
+    stays = ["2"] if scheme == "int4" else []  # 40 is no multiple of 32
+    assert quantize(model, scheme, {"xnnpack"}) == stays
+    assert {each.weight.dtype for each in model[:2]} == {torch.float32}
+    result = model(x)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, wanted, rtol=0.1, atol=0.1)
+
+
 @pytest.mark.parametrize("scheme", ["int8", "int4", "float8"])
 def test_weights_that_attention_reads_stay_tensors(scheme: str) -> None:
     """``nn.MultiheadAttention`` multiplies by its linear's weight, without calling that."""
