@@ -226,8 +226,9 @@ def run(arguments: list[str]) -> None:
     progress.logger.addHandler(_Steps())
     progress.logger.setLevel(logging.INFO)
     progress.logger.propagate = False
-    app(["export", *arguments], standalone_mode=False)
+    failed = app(["export", *arguments], standalone_mode=False)
     _say("end")
+    sys.exit(failed)
 
 
 def table(
