@@ -9,6 +9,7 @@ Upstream: ``executorch.exir.pass_base._ExportPassBase.call``.
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 from executorch.exir.pass_base import ExportPass
@@ -50,20 +51,26 @@ def _writes_as_it_is(kind: type[ExportPass]) -> bool:
 
 
 class _State:
-    """The nodes of a graph, and the objects that describe their values, which are kept and compared by identity."""
+    """What a graph's nodes are and compute, compared by identity: 1 and 1.0 are equal, and fake tensors are compared by operators."""
 
     def __init__(self, module: GraphModule) -> None:
         nodes = module.graph.nodes
-        self._values = [node.meta.get("val") for node in nodes]
-        self._nodes: list[Any] = [
-            (node, node.name, node.target, node.args, node.kwargs) for node in nodes
+        self._names = [node.name for node in nodes]
+        self._parts = [
+            part
+            for node in nodes
+            for part in (
+                node,
+                node.target,
+                node.args,
+                node.kwargs,
+                node.meta.get("val"),
+            )
         ]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _State):
-            return NotImplemented
-        return [*map(id, self._values)] == [*map(id, other._values)] and (
-            self._nodes == other._nodes
+        return (
+            isinstance(other, _State)
+            and self._names == other._names
+            and all(map(operator.is_, self._parts, other._parts))
         )
-
-    __hash__ = None  # type: ignore[assignment]

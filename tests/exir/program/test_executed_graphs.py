@@ -86,6 +86,10 @@ def other_argument(module: GraphModule) -> None:
     call(module, "add").update_arg(1, 3)
 
 
+def equal_argument(module: GraphModule) -> None:
+    call(module, "add").update_arg(1, 1.0)
+
+
 def other_operand(module: GraphModule) -> None:
     call(module, "cat").update_arg(0, [call(module, "mul"), call(module, "add")])
 
@@ -145,6 +149,7 @@ def test_a_graph_that_nothing_changed_is_not_executed() -> None:
     "edit",
     (
         other_argument,
+        equal_argument,
         other_operand,
         other_operator,
         other_type,
