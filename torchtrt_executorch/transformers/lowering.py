@@ -68,10 +68,10 @@ def quantize(
         rows = q.granularity.PerAxis(0)
         by_row = {"int8": functools.partial(config, torch.int8, rows)}
 
-    def quantize_one(linear: torch.nn.Linear, of_rows: Any) -> None:
+    def quantize_one(linear: torch.nn.Linear, of_linear: Any) -> None:
         if by_xnnpack:
             _convert_activations(linear)
-        quantize_by_rows(linear, of_rows, dtype)
+        quantize_by_rows(linear, of_linear, dtype)
 
     if scheme in by_row:
         for linear in linears.values():

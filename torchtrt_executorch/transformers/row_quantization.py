@@ -46,7 +46,8 @@ def quantize_by_rows(
             linear.weight = nn.Parameter(quantized, requires_grad=False)
             _page_out(weight)
             return
-    linear.weight = nn.Parameter(weight.to(dtype or weight.dtype), requires_grad=False)
+    if dtype is not None:
+        linear.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
     quantize_(linear, config)
 
 
