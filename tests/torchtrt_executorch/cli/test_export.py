@@ -141,17 +141,46 @@ def test_a_folder_and_a_target_and_quantized_weights(tmp_path: Path) -> None:
     assert table + packed < weights < table + 2 * packed
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4"])
-def test_quantized_for_cpus(scheme: str, tmp_path: Path) -> None:
-    """Of a checkpoint in bfloat16, as they are published: XNNPACK takes linears in float32, and all weights."""
+#: What a checkpoint in bfloat16 is exported as; the others are slow.
+BFLOAT16 = (
+    "--form xnnpack --quantize int8",
+    "--form xnnpack --quantize int4",
+    "--form xnnpack+xnnpack --quantize int4 --cache int8",
+    "--form xnnpack+xnnpack --cache int8",
+    "--form xnnpack --chunk 16",
+    "--form xnnpack+portable",
+    "--form portable+portable --cache int8",
+    "--form xnnpack+cuda",
+    "--form cuda+xnnpack",
+    "--form cuda+cuda --quantize int8",
+    "--form cuda+cuda --quantize float8 --cache int8",
+    "--form tensorrt+xnnpack",
+    "--form tensorrt+tensorrt --quantize int4",
+    "--form tensorrt+cuda",
+    "--form tensorrt+cuda --quantize int8",
+    "--form tensorrt+cuda --quantize float8",
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *BFLOAT16[:2],
+        *(pytest.param(each, marks=pytest.mark.slow) for each in BFLOAT16[2:]),
+    ],
+)
+def test_a_checkpoint_in_bfloat16(options: str, tmp_path: Path) -> None:
+    """As they are published; a small model without a checkpoint is in float32."""
     from transformers import Qwen3Config
 
     from torchtrt_executorch.transformers.language_model import TINY
 
+    if "tensorrt" in options:
+        pytest.importorskip("torch_tensorrt")
     Qwen3Config(**{**TINY, "dtype": "bfloat16"}).save_pretrained(tmp_path)
-    out = tmp_path / "model.pte"
-    options = ["--form", "xnnpack", "--quantize", scheme, "--length", "32"]
-    result = export(str(tmp_path), *options, "--compare", "4", "--out", str(out))
+    given = [*options.split(), "--target", "linux-x86_64:sm_89:24GiB"]
+    given += ["--length", "32", "--compare", "4", "--out", str(tmp_path / "model.pte")]
+    result = export(str(tmp_path), *given)
     assert result.exit_code == 0, result.output
     assert "transformers' own logits: the same" in result.stdout
 
