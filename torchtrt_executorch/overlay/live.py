@@ -60,6 +60,10 @@ def edit_live(module: ModuleType, edits: Sequence[Edit], code: CodeType) -> None
             exec(textwrap.dedent(edit.code), vars(module), names)
             for name, value in names.items():
                 setattr(function, name, value)
+        elif place == "value" and function is module:
+            name = edit.place.partition(" ")[2]
+            code_of_value = textwrap.dedent(edit.code).replace("{}", name)
+            setattr(module, name, eval(code_of_value, vars(module)))
         else:
             raise ValueError(f"{edit} can't be edited once it has executed")
 

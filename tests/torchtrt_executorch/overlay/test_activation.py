@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import executorch.exir
 import pytest
 import torch_tensorrt
+
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.upstream import locate
+
+from ... import fresh
 
 SCRIPT = Path(__file__).with_name("in_force.py")
 FINDERS = (
@@ -50,6 +57,27 @@ def test_upstream_first(run, first: str) -> None:
     )
     assert_in_force(process.facts)
     assert process.warnings == []
+
+
+def changed_modules() -> Iterator[Any]:
+    """Upstream's modules that patches change; all but the first of XNNPACK's take a sweep."""
+    names = dict.fromkeys(
+        name
+        for patch in PATCHES
+        for name in (*patch.modules, *(edit.module for edit in patch.edits))
+        if locate(name) is not None
+    )
+    quick = ("executorch.backends.xnnpack.partition.config.gemm_configs",)
+    for name in names:
+        yield pytest.param(name, marks=() if name in quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", changed_modules())
+def test_any_module_may_be_imported_first(name: str) -> None:
+    """It imports PyTorch, and thereby has the patches applied, while it executes itself."""
+    done = fresh.python(f"import {name}", env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    assert "torchtrt-executorch" not in done.stderr
 
 
 def test_it_waits_for_an_upstream_name(run) -> None:
