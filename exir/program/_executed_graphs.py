@@ -13,7 +13,7 @@ import operator
 from typing import Any
 
 from executorch.exir.pass_base import ExportPass
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
 #: What a pass overrides to write another graph than the one that it executes.
@@ -32,16 +32,15 @@ def executed(transform: ExportPass, module: GraphModule) -> PassResult | None:
     kind: Any = type(transform)
     if known is None or not _writes_as_it_is(kind):
         return None
-    return PassResult(module, True) if known == _State(module) else None
+    return PassResult(module, True) if known == _State(module.graph) else None
 
 
 def keep_executed(result: PassResult) -> PassResult:
     """Return a pass's ``result``, whose graph :func:`executed` recognizes while nothing changes it."""
     graph = result.graph_module.graph
-    if not graph.find_nodes(
-        op="get_attr"
-    ):  # a tensor may change where its node doesn't
-        setattr(graph, _EXECUTED, _State(result.graph_module))
+    # A tensor of the module's own may change where its node doesn't.
+    if not graph.find_nodes(op="get_attr"):
+        setattr(graph, _EXECUTED, _State(graph))
     return result
 
 
@@ -53,20 +52,12 @@ def _writes_as_it_is(kind: type[ExportPass]) -> bool:
 class _State:
     """What a graph's nodes are and compute, compared by identity: 1 and 1.0 are equal, and fake tensors are compared by operators."""
 
-    def __init__(self, module: GraphModule) -> None:
-        nodes = module.graph.nodes
-        self._names = [node.name for node in nodes]
-        self._parts = [
-            part
-            for node in nodes
-            for part in (
-                node,
-                node.target,
-                node.args,
-                node.kwargs,
-                node.meta.get("val"),
-            )
-        ]
+    def __init__(self, graph: Graph) -> None:
+        self._names = [node.name for node in graph.nodes]
+        self._parts: list[Any] = []
+        for node in graph.nodes:
+            self._parts += node, node.target, node.args, node.kwargs
+            self._parts.append(node.meta.get("val"))
 
     def __eq__(self, other: object) -> bool:
         return (
