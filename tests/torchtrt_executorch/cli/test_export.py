@@ -176,7 +176,7 @@ def test_a_checkpoint_in_bfloat16(options: str, tmp_path: Path) -> None:
     from torchtrt_executorch.transformers.language_model import TINY
 
     if "tensorrt" in options:
-        pytest.importorskip("torch_tensorrt")
+        import torch_tensorrt  # noqa: F401
     Qwen3Config(**{**TINY, "dtype": "bfloat16"}).save_pretrained(tmp_path)
     given = [*options.split(), "--target", "linux-x86_64:sm_89:24GiB"]
     given += ["--length", "32", "--compare", "4", "--out", str(tmp_path / "model.pte")]
