@@ -16,6 +16,8 @@ RUN = $(VENV)/bin
 export PATH := $(abspath $(RUN)):$(PATH)
 PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
+# What a change to any file may break, and that needs only seconds.
+SOURCE_TESTS = $(addprefix tests/test_,skips.py names.py long_tests.py lanes.py quantization_table.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo demo-llm lanes needed test test-all test-cpp test-upstream clean-install lint format bench zoo zoo-sample docs fuzz clean patches merged dist
@@ -30,7 +32,7 @@ help:
 	@echo "make needed    which patches upstream has made superfluous here, compared with docs/needed.md"
 	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, of its wheel; needs cmake and g++"
 	@echo "make clean-install  README's and the guides' commands, from the wheel in empty environments"
-	@echo "make lint      black, isort, ruff, mypy, who imports whom"
+	@echo "make lint      black, isort, ruff, mypy, who imports whom, and the tests of the sources themselves"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
 	@echo "make zoo       networks outside of transformers by three doors: an hour, or a sample by zoo-sample"
@@ -70,6 +72,7 @@ lint: environment
 	@$(RUN)/python tools/imports.py
 	@$(RUN)/python tools/private_names.py
 	@$(RUN)/python tools/messages.py || { echo "docs/troubleshooting.md: run make format"; exit 1; }
+	@$(RUN)/python -m pytest -qq -p no:cacheprovider $(SOURCE_TESTS)
 
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)

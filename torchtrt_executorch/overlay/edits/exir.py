@@ -388,6 +388,7 @@ LOWERING_TIME = (
             "",
             "imports",
             """
+            from executorch.exir.program._call_stack import has_room_for_frames
             from executorch.exir.program._lowering_time import (
                 compiles_called_graphs,
                 fused,
@@ -409,11 +410,13 @@ LOWERING_TIME = (
         ),
         ("to_edge_transform_and_lower", "decorator", "@shares_history"),
         ("to_edge_transform_and_lower", "decorator", "@compiles_called_graphs"),
+        ("to_edge_transform_and_lower", "decorator", "@has_room_for_frames"),
         (
             "EdgeProgramManager.to_executorch",
             "decorator",
             "@compiles_called_graphs",
         ),
+        ("EdgeProgramManager.to_executorch", "decorator", "@has_room_for_frames"),
     ),
     *edits_of(
         "executorch.exir.pass_base",
