@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from executorch.backends.cuda._edge_calls import CASTS, COPIES, is_call, named
@@ -229,17 +230,31 @@ def _limit_keys(attention: Node, lengths: dict[Node, Node]) -> None:
     attention.kwargs = {**attention.kwargs, "kv_len": lengths[mask]}
 
 
+#: By fake mode what :func:`_takes` returned, by the kernel and how its arguments print: layers have the same.
+_taken: WeakKeyDictionary[Any, dict[tuple[Any, str], bool]] = WeakKeyDictionary()
+
+
 def _takes(kernel: Any, node: Node, *arguments: Any) -> bool:
     """Whether what launches ``kernel``, run on fake values of the node's or the given arguments, raises nothing."""
     args, kwargs = map_arg(arguments or (node.args, node.kwargs), _value)
     mode = detect_fake_mode(pytree.tree_leaves((args, kwargs)))
-    try:
-        with mode or contextlib.nullcontext():
-            dispatch_functionalize(kernel)(*args, **kwargs)
-    except Exception as error:  # whatever a kernel's author took for the right one
-        logger.info("%s stays as it is: %s: %s", node, type(error).__name__, error)
-        return False
-    return True
+    known = _taken.setdefault(mode, {}) if mode else {}
+    key = kernel, str(pytree.tree_map(_description, (args, kwargs)))
+    if key not in known:
+        try:
+            with mode or contextlib.nullcontext():
+                dispatch_functionalize(kernel)(*args, **kwargs)
+            known[key] = True
+        except Exception as error:  # whatever a kernel's author took for the right one
+            logger.info("%s stays as it is: %s: %s", node, type(error).__name__, error)
+            known[key] = False
+    return known[key]
+
+
+def _description(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.dtype, value.device, [*value.shape], [*value.stride()]
 
 
 def _value(node: Any) -> Any:

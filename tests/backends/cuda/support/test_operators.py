@@ -13,6 +13,7 @@ import pytest
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
 from executorch.backends.cuda.support import dry_run
+from executorch.backends.cuda.triton import _kernel_support
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     EdgeCompileConfig,
@@ -206,6 +207,29 @@ def test_a_triton_kernel_is_for_what_it_takes(case: str, caplog) -> None:
     assert taken == {"aten.scaled_dot_product_attention.default"}
     said = {each.message for each in caplog.records if each.name == pass_of}
     assert said == {f"Replaced {count} nodes with Triton kernels"}
+
+
+def test_attention_that_is_alike_is_tried_once(monkeypatch) -> None:
+    tried: list[Any] = []
+    functionalize = _kernel_support.dispatch_functionalize
+
+    def noted(kernel: Any) -> Any:
+        tried.append(kernel)
+        return functionalize(kernel)
+
+    monkeypatch.setattr(_kernel_support, "dispatch_functionalize", noted)
+
+    def layers(*inputs: torch.Tensor) -> torch.Tensor:
+        return sum(F.scaled_dot_product_attention(x, x, x).mean() for x in inputs)
+
+    counts = []
+    half = HEADS.bfloat16()
+    for inputs in ([half], [half] * 3, [half, half[:, :1], half]):
+        tried.clear()
+        partitioned(layers, *(each.clone() for each in inputs))
+        counts.append(len(tried))
+    assert counts[0] == counts[1] > 0
+    assert counts[2] == 2 * counts[0]
 
 
 def test_the_partitioners_behind_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
