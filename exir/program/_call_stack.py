@@ -21,9 +21,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def has_room_for_frames(function: _Function) -> _Function:
     """Return ``function`` as it is called within a frame that begins a chunk of 1 MiB."""
 
-    @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
     wrapper.__code__ = wrapper.__code__.replace(co_stacksize=_SLOTS)
-    return wrapper  # type: ignore[return-value]
+    return functools.update_wrapper(wrapper, function)  # type: ignore[return-value]
