@@ -388,7 +388,7 @@ LOWERING_TIME = (
             "",
             "imports",
             """
-            from executorch.exir.program._call_stack import has_room_for_frames
+            from executorch.exir._call_stack import has_room_for_frames
             from executorch.exir.program._lowering_time import (
                 compiles_called_graphs,
                 fused,

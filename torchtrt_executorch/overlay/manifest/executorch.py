@@ -218,7 +218,7 @@ EXECUTORCH_PATCHES = (
         goes_when="a pass copies the nodes that it doesn't rewrite (pytorch/executorch#18497)",
         adds=(
             f"{EXIR}.backend._node_order",
-            f"{EXIR}.program._call_stack",
+            f"{EXIR}._call_stack",
             f"{EXIR}.program._executed_graphs",
             f"{EXIR}.program._lowering_time",
         ),

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from executorch.exir.program._call_stack import has_room_for_frames
+from executorch.exir._call_stack import has_room_for_frames
 
 #: Enough for frames of more than a chunk of 16 KiB.
 DEPTHS = range(0, 300, 2)
