@@ -72,7 +72,7 @@ lint: environment
 	@$(RUN)/python tools/imports.py
 	@$(RUN)/python tools/private_names.py
 	@$(RUN)/python tools/messages.py || { echo "docs/troubleshooting.md: run make format"; exit 1; }
-	@$(RUN)/python -m pytest -qq -p no:cacheprovider $(SOURCE_TESTS)
+	@$(RUN)/python -m pytest -qq --disable-warnings -p no:cacheprovider $(SOURCE_TESTS)
 
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)
