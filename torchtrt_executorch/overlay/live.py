@@ -16,6 +16,8 @@ from torchtrt_executorch.overlay.edit import Edit
 
 #: Parameters aren't, they have defaults, which are no code; nor are docstrings.
 PLACES = ("imports", "first", "last", "body", "decorator", "before", "after", "call", "value", "return")  # fmt: skip
+#: Of these, the ones that can be at a module's scope, where no function's code can be replaced.
+_OF_MODULE = ("imports", "first", "last", "value")
 
 
 def when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> None:
@@ -37,7 +39,10 @@ def when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> Non
 
 def can_edit(edits: Iterable[Edit]) -> bool:
     """Whether a module that has executed can have ``edits``."""
-    return all(edit.place.partition(" ")[0] in PLACES for edit in edits)
+    return all(
+        edit.place.partition(" ")[0] in (PLACES if edit.scope else _OF_MODULE)
+        for edit in edits
+    )
 
 
 def edit_live(module: ModuleType, edits: Sequence[Edit], code: CodeType) -> None:

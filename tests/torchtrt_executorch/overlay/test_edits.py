@@ -337,12 +337,24 @@ def test_a_patch_is_placed_whole_or_left_out(folder: Path) -> None:
     assert textwrap.__doc__ and compiled.count("    TABS = 8\n") == 1
 
 
-@pytest.mark.parametrize("place_", ["first", "parameter"])
-def test_a_module_whose_import_has_begun(folder: Path, place_: str) -> None:
+@pytest.mark.parametrize(
+    ("scope", "place_", "possible"),
+    [
+        ("dedent", "first", True),
+        ("dedent", "parameter", False),
+        ("", "value _whitespace", True),
+        ("", "before _whitespace", False),
+    ],
+)
+def test_a_module_whose_import_has_begun(
+    folder: Path, scope: str, place_: str, possible: bool
+) -> None:
     """What it can't have leaves the patch out before anything is edited."""
-    patch = patch_of("begun", ("dedent", place_, "tabs = 8"))
+    code = "{}" if place_.startswith("value") else "tabs = 8"
+    patch = patch_of("begun", (scope, place_, code))
+    assert can_edit(patch.edits) is possible
     state = patch_statuses([patch], begun=["textwrap"])["begun"].state
-    assert (state is State.IN_FORCE) is can_edit(patch.edits)
+    assert (state is State.IN_FORCE) is possible
     assert patch_statuses([patch])["begun"].state is State.IN_FORCE
 
 
