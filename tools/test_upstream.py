@@ -35,6 +35,8 @@ SUITES = (
     "exir/backend/test",
     "backends/cuda/tests/test_cuda_partitioner.py",
     "backends/cuda/tests/test_cuda_export.py",
+    "backends/xnnpack/test/test_xnnpack_partitioner.py",
+    "backends/xnnpack/test/passes",
 )
 #: Slow, and nothing of the overlay is in their way: they plan memory for whole models, which
 #: ``tests/exir/passes`` does as well.

@@ -1,7 +1,7 @@
 """Load upstream's modules from edited source, cached as files that tracebacks and debuggers read.
 
-The file is in the cache folder, below the digest of upstream's source and the edits, with its bytecode next to it.
-So tracebacks, debuggers and ``inspect`` read the source that runs, and from the second process on nothing is parsed. The module
+The file is in the cache folder, below the digest of upstream's source and the edits, with its bytecode next to it. Its path ends as
+upstream's does: ``XnnpackPartitioner`` asks a frame whether it is one of ``program/_program.py``. So tracebacks, debuggers and ``inspect`` read the source that runs, and from the second process on nothing is parsed. The module
 keeps upstream's ``__file__``.
 """
 
@@ -25,31 +25,37 @@ from torchtrt_executorch.overlay.edit import Edit, EditError, edited
 from torchtrt_executorch.overlay.loading import with_loader
 
 
-def edited_file(name: str, source: bytes, edits: Sequence[Edit]) -> Path:
+def edited_file(spec: ModuleSpec, edits: Sequence[Edit]) -> Path:
     """Return the file of a module with ``edits``, which is written unless it is there.
 
     Args:
-        name: The module's.
-        source: Upstream's.
+        spec: Upstream's.
         edits: Edits of all patches in force.
 
     Raises:
         EditError: An edit has no place, or what comes of them isn't Python.
+        OSError, ValueError: The module has no source that can be read.
     """
+    source, parts = source_of(spec), spec.name.split(".")
+    if Path(str(spec.origin)).stem == "__init__":
+        parts.append("__init__")
     digest = hashlib.sha256(source)
     digest.update(_how_edits_are_made())
     digest.update(repr(edits).encode())
     from torchtrt_executorch import cache
 
     for folder in (cache.folder, cache.process_folder):
-        path = folder() / "edited" / digest.hexdigest()[:32] / f"{name}.py"
+        root = Path(folder(), "edited", digest.hexdigest()[:32])
+        path = root.joinpath(*parts[:-1], f"{parts[-1]}.py")
         try:
             if not path.is_file():
-                _write(path, edited(importlib.util.decode_source(source), edits))
+                text = edited(importlib.util.decode_source(source), edits)
+                root.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _write(path, spec.name, text)
             return path
         except OSError as error:
             failed = error
-    raise EditError(f"no folder to write {name} to: {failed}")
+    raise EditError(f"no folder to write {spec.name} to: {failed}")
 
 
 @functools.cache
@@ -66,7 +72,7 @@ def edited_spec(spec: ModuleSpec, edits: Sequence[Edit]) -> ModuleSpec:
         EditError: An edit has no place.
         OSError, ValueError: The module has no source that can be read.
     """
-    path = edited_file(spec.name, source_of(spec), edits)
+    path = edited_file(spec, edits)
     return with_loader(spec, _EditedLoader(spec.name, path, cast(Loader, spec.loader)))
 
 
@@ -99,9 +105,9 @@ class _EditedLoader(SourceFileLoader):
         return self._upstream.get_resource_reader(name)  # type: ignore[attr-defined]
 
 
-def _write(path: Path, source: str) -> None:
+def _write(path: Path, name: str, source: str) -> None:
     """Write the file and its bytecode, also where Python is told to write none: the folder is ours."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.mkdir(parents=True, exist_ok=True)
     bytecode = importlib.util.cache_from_source(str(path))
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         file = Path(folder, path.name)
@@ -109,5 +115,5 @@ def _write(path: Path, source: str) -> None:
         try:
             py_compile.compile(str(file), bytecode, str(path), doraise=True)
         except py_compile.PyCompileError as error:
-            raise EditError(f"{path.stem} isn't Python any more: {error.msg}") from None
+            raise EditError(f"{name} isn't Python any more: {error.msg}") from None
         os.replace(file, path)

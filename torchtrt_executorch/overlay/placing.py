@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from importlib.util import decode_source
 
 from torchtrt_executorch.overlay.edit import AppliedError, Edit, EditError, edited
@@ -78,7 +79,8 @@ def unplaced(patch: Patch, beside: Sequence[Patch] = ()) -> PatchStatus | None:
     for name, edits in edits_of([patch]).items():
         try:
             source = edited(
-                decode_source(_source(name)), [*others.get(name, ()), *edits]
+                decode_source(source_of(_spec(name))),
+                [*others.get(name, ()), *edits],
             )
             compile(source, name, "exec", dont_inherit=True)
         except AppliedError as error:
@@ -100,12 +102,12 @@ def _write(edits_by_module: Mapping[str, Sequence[Edit]]) -> dict[str, str]:
     failed = {}
     for name, edits in edits_by_module.items():
         try:
-            edited_file(name, _source(name), edits)
+            edited_file(_spec(name), edits)
         except _FAILURES as error:
             failed[name] = str(error)
     return failed
 
 
-def _source(name: str) -> bytes:
+def _spec(name: str) -> ModuleSpec:
     # Of a module that a patch adds, those which require it change ours.
-    return source_of(upstream_spec(name) or our_spec(name))
+    return upstream_spec(name) or our_spec(name)

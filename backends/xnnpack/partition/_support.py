@@ -107,7 +107,7 @@ def _unsupported_linear(node: Node) -> str:
     if len({*operands}) < len(operands):
         return "XNNPACK has no linear that reads one tensor twice"
     shape, features = _value(bias).shape, _value(weight).shape[-1]
-    if bias.op == "placeholder" and (len(shape) != 1 or shape[0] != features):
+    if bias.op == "placeholder" and [*shape] not in ([features], [1, features]):
         return f"XNNPACK only has a bias of one number for each output, and the shape is {[*shape]}"
     return ""
 

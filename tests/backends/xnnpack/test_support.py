@@ -141,6 +141,7 @@ class Arguments(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.w, self.b = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6))
+        self.row = nn.Parameter(torch.randn(1, 6))
         self.rows, self.one = (nn.Parameter(torch.randn(n, 6)[:, :n]) for n in (6, 1))
         self.function = function
 
@@ -158,6 +159,7 @@ ARGUMENTS: dict[str, tuple[bool, Callable[..., Tensor]]] = {
     "bias": (False, lambda s, x: torch.addmm(s.b, x, s.w)),
     "beta": (True, lambda s, x: torch.addmm(s.b, x, s.w, beta=0.3)),
     "alpha": (True, lambda s, x: torch.addmm(s.b, x, s.w, alpha=2)),
+    "bias in a row": (False, lambda s, x: torch.addmm(s.row, x, s.w)),
     "bias of rows": (True, lambda s, x: torch.addmm(s.rows, x, s.w)),
     "bias of a number": (True, lambda s, x: torch.addmm(s.one[0], x, s.w)),
     "bias of a column": (True, lambda s, x: torch.addmm(s.rows[:, :1], x, s.w)),

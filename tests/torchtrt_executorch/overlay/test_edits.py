@@ -234,6 +234,18 @@ def test_tracebacks_and_inspect_read_what_runs(folder: Path) -> None:
     assert module.__file__ == str(folder / "upstream_module.py")
 
 
+def test_paths_end_as_upstream_s() -> None:
+    """Upstream asks frames for their files, to tell who has called."""
+    program = importlib.import_module("executorch.exir.program._program")
+    package = importlib.import_module("executorch.exir.program")
+    for module, function in (program, program.to_edge), (package, None):
+        spec = edited_spec(module.__spec__, edits_of(module.__name__))
+        path = spec.loader.path  # type: ignore[union-attr]
+        assert module.__file__.endswith(path[path.index("/executorch/exir/") :])
+        if function:
+            assert inspect.unwrap(function).__code__.co_filename.endswith("/program/_program.py")  # fmt: skip
+
+
 def test_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second import reads the file of the first, and its bytecode; another source has another."""
     edits = edits_of("upstream_module", ("plain", "first", "x += 1"))
