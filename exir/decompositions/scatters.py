@@ -131,7 +131,11 @@ def embedding_bag(
         places = bag.unsqueeze(1).expand(rows.shape)
         bags = lowest.scatter_reduce(0, places, rows, "amax").where(sizes > 0, 0.0)
     else:
-        rows = rows.where(not_padding, 0.0)
+        added = not_padding
+        if include_last_offset and padding_idx < 0:
+            # It is to be how many indices there are. ATen's sums without padding end there, and nothing else does.
+            added = added & (places < offsets[-1]).unsqueeze(1)
+        rows = rows.where(added, 0.0)
         bags = torch.zeros(shape, device=weight.device).index_add(0, bag, rows)
         if mode == _MEAN:
             bags = bags / sizes.clamp(min=1)

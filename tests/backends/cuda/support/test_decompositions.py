@@ -149,6 +149,7 @@ def test_a_median_of_one_number() -> None:
     last=st.booleans(),
     padding=st.sampled_from([-1, 0, 3]),
     weighted=st.booleans(),
+    beyond=st.integers(0, 2),
 )
 @pytest.mark.parametrize(
     "operator",
@@ -162,11 +163,14 @@ def test_bags_of_embeddings(
     last: bool,
     padding: int,
     weighted: bool,
+    beyond: int,
 ) -> None:
+    """Also with indices ``beyond`` the last offset, which is to be how many there are."""
     generator = torch.Generator().manual_seed(sum(sizes) + mode)
     weight = torch.randn(6, 4, generator=generator)
     ends = torch.tensor([0, *sizes]).cumsum(0)
-    indices = torch.randint(0, 6, (int(ends[-1]),), generator=generator)
+    count = int(ends[-1]) + (beyond if last else 0)
+    indices = torch.randint(0, 6, (count,), generator=generator)
     offsets = ends if last else ends[:-1]
     weights = torch.rand(len(indices), generator=generator)
     given_weights = weights if weighted and mode == 0 else None
