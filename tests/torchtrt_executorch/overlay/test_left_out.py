@@ -27,7 +27,8 @@ print(json.dumps(files))
 
 def upstreams(files: list[str]) -> list[bool]:
     """Whether each file is one of ExecuTorch's own."""
-    return ["executorch" in Path(file).parts for file in files]
+    parts = [Path(file).parts for file in files]
+    return ["executorch" in each and "edited" not in each for each in parts]
 
 
 def release(folder: Path, distribution: str, version: str) -> Path:
