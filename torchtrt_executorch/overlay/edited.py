@@ -1,8 +1,9 @@
 """Load upstream's modules from edited source, cached as files that tracebacks and debuggers read.
 
-The file is in the cache folder, below the digest of upstream's source and the edits, with its bytecode next to it. Its path ends as
-upstream's does: ``XnnpackPartitioner`` asks a frame whether it is one of ``program/_program.py``. So tracebacks, debuggers and ``inspect`` read the source that runs, and from the second process on nothing is parsed. The module
-keeps upstream's ``__file__``.
+The file is in the cache folder, below the digest of upstream's source and the edits, with its bytecode next to it.
+So tracebacks, debuggers and ``inspect`` read the source that runs, and from the second process on nothing is parsed. The module
+keeps upstream's ``__file__``, and the file's path ends as that does: ``XnnpackPartitioner`` looks for ``program/_program.py``
+among its callers' files.
 """
 
 from __future__ import annotations
