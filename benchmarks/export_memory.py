@@ -3,6 +3,8 @@
 ``python -m benchmarks export_memory [--sizes 0.6B] [--layers 28] [--prefill cuda] [--decode cuda] [--quantize int4]
 [--sparse]``. The weights are random, or, with ``--sparse``, a file with holes: zeros but for the beginning of each.
 
+Caches are empty before each export.
+
 Memory is that of the process and all that it starts, sampled from outside of it: anonymous, which has to be had, and
 mapped from files, which the system takes back when it needs it. Files in a folder in memory (tmpfs) count as the
 latter, so that ``TMPDIR`` should be none.
@@ -169,14 +171,24 @@ def _tree(pid: int) -> list[int]:
         return []
 
 
-def measure(arguments: list[str]) -> list[tuple[str, float, int, int, int]]:
-    """Run ``torchtrt-executorch export`` with ``arguments``.
+def measure(
+    arguments: list[str], cache: Path
+) -> list[tuple[str, float, int, int, int]]:
+    """Run ``torchtrt-executorch export`` with ``arguments``, and all caches in the folder ``cache``.
 
     Returns:
         By step its name, seconds of CPU, and the most resident, anonymous and mapped bytes.
     """
     command = [sys.executable, "-W", "ignore", "-m", __name__, "--run", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    caches = (
+        "TORCHTRT_EXECUTORCH_CACHE",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+    )
+    environment = os.environ | {name: str(cache / name) for name in caches}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment
+    )
     memory, over = _Memory(process.pid), threading.Event()
 
     def sample() -> None:
@@ -243,7 +255,8 @@ def table(
     print(f"\n{size}, {depth} layers, {nbytes:,} bytes of weights; {' '.join(options)}")
     out = work / "model.pte"
     start = time.perf_counter()
-    rows = measure([str(folder), "--compare", "0", "--out", str(out), *options])
+    arguments = [str(folder), "--compare", "0", "--out", str(out), *options]
+    rows = measure(arguments, work / "caches")
     seconds = time.perf_counter() - start
     print(f"{'step':<44}{'CPU s':>8}{'resident':>11}{'anonymous':>11}{'mapped':>9} GB")
     for name, used, *most in rows:
