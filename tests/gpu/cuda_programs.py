@@ -1,7 +1,7 @@
 """CUDA delegates made on one machine, without a GPU if it has none, and run on another that has one.
 
     python tests/gpu/cuda_programs.py make FOLDER [NAME...] [--gpu sm_90:80GiB] [--first] [--one-kernel] [--jobs N]
-    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--behind N...] [--each] [--jobs N]
+    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--behind N...] [--each] [--autotuned] [--jobs N]
 
 ``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU that
 ``--gpu`` or, where there is no other, ``TORCHTRT_GPU`` describes, and says what that took. With
@@ -12,8 +12,8 @@ described, upstream's ``CudaBackend`` chooses by timing; ``--timings`` keeps wha
 ``run`` compares them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside
 the same programs in other folders: by events, around replays of a CUDA graph of several calls. A decoder's token is
 the first; ``--behind`` times it behind so many others as well, as if they were in the cache, and ``--each`` a program of dynamic
-sizes for all of its inputs, but for ``torch.compile``. One
-program at a time has the GPU, however many ``--jobs`` there are.
+sizes for all of its inputs, but for ``torch.compile``. With ``--autotuned`` Inductor's Triton kernels, chosen by timing there as upstream's
+``CudaBackend`` has them chosen, are timed beside it. One program at a time has the GPU, however many ``--jobs`` there are.
 """
 
 from __future__ import annotations
@@ -55,6 +55,12 @@ NAMED = {case.name: case for case in CASES + HELD_OUT + DECODERS}
 USUAL = [case.name for case in CASES + HELD_OUT]
 #: Calls in a graph, graphs in a round, and rounds.
 CALLS, REPLAYS, ROUNDS = 10, 10, 7
+#: What ``CudaBackend`` has Inductor choose by timing, and from what.
+AUTOTUNED = {
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "TRITON",
+    "max_autotune_conv_backends": "TRITON",
+}
 
 
 def lower(case: Case, gpu: str | None = None) -> Any:
@@ -182,6 +188,7 @@ def measure(
     beside: Sequence[Path],
     behind: Sequence[int],
     each_input: bool,
+    autotuned: bool,
     turn: str,
 ) -> dict[str, Any]:
     modules, calls = case.build()
@@ -201,16 +208,21 @@ def measure(
             largest = max(largest, expected.abs().max().item())
     row: dict[str, Any] = {"difference": error, "largest": largest}
     name, (inputs, *_) = next(iter(on_device.items()))
-    compiled = torch.compile(copy.deepcopy(eager[name]))
+    others = {"torch_compile_us": torch.compile(copy.deepcopy(eager[name]))}
+    if autotuned:
+        others["autotuned_us"] = torch.compile(
+            copy.deepcopy(eager[name]), options=AUTOTUNED
+        )
     timed = {"us": program.method(name), "eager_us": eager[name]}
     for other in beside:
         if (other / f"{case.name}.pte").exists():
             timed[f"{other.name}_us"] = load(*files_in(other, case.name)).method(name)
-    try:
-        compiled(*inputs)
-        timed["torch_compile_us"] = compiled
-    except Exception:  # Inductor's, of what it compiles as it likes
-        traceback.print_exc()
+    for key, compiled in others.items():
+        try:
+            compiled(*inputs)
+            timed[key] = compiled
+        except Exception:  # Inductor's, of what it compiles as it likes
+            traceback.print_exc()
     for call in timed.values():
         call(*inputs)
     with open(turn, "w") as file:
@@ -223,12 +235,12 @@ def measure(
             row[f"us_behind_{count}"] = _microseconds(
                 functools.partial(timed["us"], *moved)
             )
-        for others in on_device[name][1:] if each_input else ():
-            shapes = ", ".join(str((*value.shape,)) for value in others)
+        for more in on_device[name][1:] if each_input else ():
+            shapes = ", ".join(str((*value.shape,)) for value in more)
             row[shapes] = {
-                key: _microseconds(functools.partial(call, *others))
+                key: _microseconds(functools.partial(call, *more))
                 for key, call in timed.items()
-                if call is not compiled  # which compiles again, for minutes
+                if key not in others  # which compile again, for minutes
             }
         row["kernels"] = _kernels(functools.partial(timed["us"], *inputs))
     return row
@@ -296,6 +308,7 @@ def main() -> None:
     parser.add_argument("--beside", type=Path, nargs="*", default=[])
     parser.add_argument("--behind", type=int, nargs="*", default=[])
     parser.add_argument("--each", action="store_true")
+    parser.add_argument("--autotuned", action="store_true")
     parser.add_argument("--timings", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--turn", help=argparse.SUPPRESS)
@@ -338,7 +351,9 @@ def one(case: Case, arguments: argparse.Namespace) -> int:
             print(make(arguments.folder, case, *how))
         else:
             how = arguments.beside, arguments.behind, arguments.each
-            row = measure(arguments.folder, case, *how, arguments.turn)
+            row = measure(
+                arguments.folder, case, *how, arguments.autotuned, arguments.turn
+            )
             print(json.dumps({"name": case.name, **row}))
     except Exception as error:
         traceback.print_exc()
