@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch  # noqa: F401  puts the overlay in force
+import torch
+from executorch.backends.cuda.tuning import kernel_configs
 from executorch.backends.cuda.tuning.gpu_properties import properties
 from executorch.backends.cuda.tuning.kernel_configs import (
     a_value_for_each,
@@ -15,9 +17,15 @@ from executorch.backends.cuda.tuning.kernel_configs import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+from torch._inductor.runtime.triton_heuristics import (
+    CachingAutotuner,
+    NoTritonConfigsError,
+)
 
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
+
+from ....lowering import Function
+from ..conftest import compiles_delegates
 
 GPU = properties(GpuDescription.parse("sm_86:8GiB"))
 SIZES = {"x": 4096, "r0_": 512}
@@ -122,3 +130,49 @@ def test_a_thread_has_a_value_where_memory_is_contiguous(
     blocks: dict[str, int], scores: dict[str, int], expected: dict[str, int]
 ) -> None:
     assert a_value_for_each(128, blocks, scores) == expected
+
+
+def normalized(x: torch.Tensor) -> torch.Tensor:
+    """Go through a row three times."""
+    centred = x - x.mean(-1, keepdim=True)
+    return torch.softmax(centred * torch.rsqrt(x.var(-1, keepdim=True) + 1e-5), -1)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Go through a row twice."""
+    return torch.softmax(x, -1)
+
+
+@compiles_delegates
+@pytest.mark.parametrize(
+    ("function", "rows", "length", "expected"),
+    [
+        (softmax, 512, 4096, {(1, 2048, 4)}),
+        (softmax, 512, 10_000, {(1, 2048, 16)}),
+        (normalized, 512, 8192, {(1, 4096, 8)}),
+        (softmax, 512, 65_536, {(1, 4096, 32)}),
+        (softmax, 64, 8192, None),  # few rows: Inductor's
+    ],
+)
+def test_blocks_of_long_rows(
+    function: Callable[[torch.Tensor], torch.Tensor],
+    rows: int,
+    length: int,
+    expected: set[tuple[int, int, int]] | None,
+    lower: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Any] = []
+    save = CachingAutotuner.save_gpu_kernel
+
+    def noted(kernel: Any, stream: Any, launcher: Any) -> Any:
+        assert launcher.n_spills <= kernel_configs.FRAME
+        if "R0_BLOCK" in launcher.config.kwargs:
+            found.append(launcher.config)
+        return save(kernel, stream, launcher)
+
+    monkeypatch.setattr(CachingAutotuner, "save_gpu_kernel", noted)
+    lower(Function(function), (torch.ones(rows, length),), gpu="sm_90:80GiB")
+    blocks = {(c.kwargs["XBLOCK"], c.kwargs["R0_BLOCK"], c.num_warps) for c in found}
+    measured = {(1, 2048, 4), (1, 4096, 8), (1, 4096, 32)}
+    assert blocks == expected if expected else blocks and not blocks & measured
