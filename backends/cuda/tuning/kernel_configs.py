@@ -121,6 +121,7 @@ def _config_of_long_rows(kernel: Any, gpu: GpuProperties) -> list[Any]:
     rows, length = sizes.get("x", 0), sizes.get("r0_", 0)
     if (
         not configs
+        or "combo_grid_meta" in kernel.inductor_meta  # several kernels in one
         or any(set(config.kwargs) != {"XBLOCK", "R0_BLOCK"} for config in configs)
         or any(config.kwargs["XBLOCK"] > 2 for config in configs)
         or rows < 2 * gpu.multi_processor_count
