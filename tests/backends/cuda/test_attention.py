@@ -212,6 +212,10 @@ def test_what_kernels_rely_on(lower, replaced, model) -> None:
     Version(torch.__version__).release < (2, 13),
     reason="before 2.13 PyTorch takes no kernel of Triton's interpreter",
 )
+@pytest.mark.skipif(
+    Version(torch.__version__).release >= (2, 15),
+    reason="from 2.15 on Triton's interpreter computes a scalar's masks in int32",
+)
 def test_attention_takes_any_scores() -> None:
     """Large and small ones, masks with holes and with nothing in them, any length and layout, by Triton's interpreter."""
     one, many = interpreted.run(decode_attention, attention)
