@@ -11,7 +11,6 @@ is always found, and all else but for one in 2**64.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import copy
 import ctypes
@@ -24,6 +23,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from executorch.exir._memory_pages import is_mapped, mapped_files
 from executorch.exir._serialize._cord import FileBackedData
 from torch.export import ExportedProgram
 from torch.utils.weak import WeakIdKeyDictionary
@@ -31,9 +31,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 #: Bytes from which on a constant isn't copied, and how many are hashed or written at once.
 LARGE = 1 << 20
 _CHUNK = 8 << 20
-
-#: Prefixes of mapped paths that are shared memory, and not files.
-_IN_MEMORY = ("/dev/", "/memfd:", "/SYSV")
 
 _digests: Any = WeakIdKeyDictionary()
 _files: WeakValueDictionary[bytes, FileBackedData] = WeakValueDictionary()
@@ -95,7 +92,9 @@ def mapped_data(tensor: torch.Tensor) -> MappedData | None:
     """Return the bytes of a tensor's storage, if it is a large one that is mapped from a file."""
     storage = tensor.untyped_storage()
     is_large = storage.device.type == "cpu" and storage.nbytes() >= LARGE
-    return MappedData(tensor) if is_large and _is_mapped(storage) else None
+    return (
+        MappedData(tensor) if is_large and is_mapped(storage, mapped_files()) else None
+    )
 
 
 def in_place_of(path: str, data: MappedData) -> MappedData:
@@ -200,35 +199,9 @@ def _odd_numbers() -> Any:
     return numbers << np.uint64(1) | np.uint64(1)
 
 
-def _is_mapped(storage: torch.UntypedStorage) -> bool:
-    start = storage.data_ptr()
-    ranges = _mapped_files()
-    index = bisect.bisect(ranges, (start, 1 << 64)) - 1
-    return index >= 0 and start + storage.nbytes() <= ranges[index][1]
-
-
 def _bytes_of(storage: torch.UntypedStorage) -> memoryview:
     """Return the bytes of a storage, as they are."""
     if not (size := storage.nbytes()):
         return memoryview(b"")
     array = (ctypes.c_ubyte * size).from_address(storage.data_ptr())
     return memoryview(array).cast("B")
-
-
-def _mapped_files() -> list[tuple[int, int]]:
-    """Return the addresses of this process's mapped files, in order, those that touch as one."""
-    ranges: list[tuple[int, int]] = []
-    try:
-        with open("/proc/self/maps") as file:
-            lines = file.readlines()
-    except OSError:  # another system
-        return []
-    for line in lines:
-        fields = line.split(maxsplit=5)
-        if fields[4] == "0" or fields[5].startswith(_IN_MEMORY):
-            continue
-        start, end = (int(bound, 16) for bound in fields[0].split("-"))
-        if ranges and ranges[-1][1] == start:
-            start, _ = ranges.pop()
-        ranges.append((start, end))
-    return ranges

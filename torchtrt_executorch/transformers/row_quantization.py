@@ -7,9 +7,7 @@ a temporary file, so that neither has to fit into memory, and the program's data
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import sys
 import tempfile
 from typing import Any, BinaryIO
 
@@ -19,8 +17,6 @@ from torch import Tensor, nn
 #: Bytes from which on a weight is quantized by blocks, and a part of the result is mapped from a file.
 LARGE = 1 << 20
 BLOCK = 1 << 22  # elements
-
-_PAGEOUT = 21  # of Linux's madvise
 
 
 def quantize_by_rows(
@@ -132,16 +128,8 @@ class _Rows:
 
 
 def _page_out(weight: Tensor) -> None:
-    """Return the memory pages of a weight that is mapped from a file to the system; they are read again when needed.
-
-    Pages that aren't mapped from a file stay, or are swapped.
-    """
-    if not sys.platform.startswith("linux"):
+    try:
+        from executorch.exir._memory_pages import page_out
+    except ImportError:  # the patch that brings it is left out
         return
-    start, size = weight.data_ptr(), weight.nbytes
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
-    if last > first:
-        # Advice: that it can't be followed is no error.
-        madvise = ctypes.CDLL(None).madvise
-        madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _PAGEOUT)
+    page_out(weight)

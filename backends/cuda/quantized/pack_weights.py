@@ -24,6 +24,7 @@ from executorch.backends.cuda.quantized.packed_weights import (
     Packed,
     match_quantized_weight,
 )
+from executorch.exir._memory_pages import is_mapped, mapped_files, page_out
 from executorch.exir.capture._config import EdgeCompileConfig
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch.export import ExportedProgram
@@ -95,11 +96,14 @@ def _pack(
 ) -> dict[Node, Packed]:
     """Pack the weights that can be, under new names, and return their packing."""
     packed: dict[Node, Packed] = {}
+    files = mapped_files()
     for node, tensor in weights.items():
         packing = _packing_of(node, tensor)
         if packing is None:
             continue
         stored = packing.pack(tensor)
+        if tensor.device.type == "cpu" and is_mapped(tensor.untyped_storage(), files):
+            page_out(tensor)
         _store(program, weights, node, packing.name, stored)
         packed[node] = packing
     return packed

@@ -325,7 +325,7 @@ EXECUTORCH_PATCHES = (
         "temporary files",
         kept_because="1.5.1 still copies them: low_memory_mode only spares CUDA's, and writes them to temporary files",
         goes_when="NamedDataStore and the emitter take data that they don't copy (pytorch/executorch#21617)",
-        adds=(f"{EXIR}._serialize._mapped_data",),
+        adds=(f"{EXIR}._serialize._mapped_data", f"{EXIR}._memory_pages"),
         edits=(*backends.MAPPED_WEIGHTS, *edits.MAPPED_CONSTANTS),
         anchors=anchors(
             f"{EXIR}.backend.backend_details:BackendDetails.copy_exported_program_for_preprocess(edge_program, compile_specs)",
@@ -415,7 +415,7 @@ EXECUTORCH_PATCHES = (
         upstream="keeps a byte for each, and writes the weight in floating point before each matmul",
         kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
         goes_when="Inductor has a GEMV over packed weights of any width (pytorch/executorch#19213 has int4)",
-        adds=(f"{_CUDA}.quantized.pack_weights",),
+        adds=(f"{_CUDA}.quantized.pack_weights", f"{EXIR}._memory_pages"),
         requires=("cuda-operators",),
         edits=(*edits.QUANTIZED_DTYPES, *backends.CUDA_QUANTIZED_WEIGHTS),
     ),

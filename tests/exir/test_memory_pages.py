@@ -1,0 +1,53 @@
+"""Pages of a mapped weight go back to the system, and are read again."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.exir._memory_pages import is_mapped, mapped_files, page_out
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="for Linux"
+)
+SIZE = 4 << 20
+
+
+def mapped(path: Path) -> torch.Tensor:
+    """A file of bytes, each the last digits of where it is, mapped to be written to in memory alone."""
+    path.write_bytes(bytes(range(256)) * (SIZE // 256))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # pages that are still to be written stay
+        return torch.frombuffer(
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
+        )
+
+
+def resident(tensor: torch.Tensor) -> int:
+    """Bytes of the mapping that begins at a tensor that are in this process's memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    start = f"{tensor.data_ptr():x}-"
+    next(line for line in lines if line.startswith(start))
+    rss = next(line for line in lines if line.startswith("Rss:"))
+    return int(rss.split()[1]) << 10
+
+
+def test_pages_of_a_mapped_weight_are_returned_and_read_again(tmp_path: Path) -> None:
+    weight = mapped(tmp_path / "weight")
+    expected = weight.clone()
+    weight[5] = expected[5] = 77  # in memory alone
+    assert torch.equal(weight, expected) and resident(weight) == SIZE
+    page_out(weight)
+    assert resident(weight) < SIZE
+    assert torch.equal(weight, expected)
+
+
+def test_only_what_is_in_a_file_is_mapped(tmp_path: Path) -> None:
+    weight = mapped(tmp_path / "weight")
+    files = mapped_files()
+    assert is_mapped(weight.untyped_storage(), files)
+    assert not is_mapped(torch.ones(SIZE).untyped_storage(), files)
