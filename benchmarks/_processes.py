@@ -1,4 +1,4 @@
-"""A function in a process of its own, which is stopped after a time or beyond an amount of memory."""
+"""Processes of their own: a function that is stopped after a time or beyond an amount of memory, and an environment with empty caches."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
+
+
+def with_caches_in(folder: Path) -> dict[str, str]:
+    """Return this process's environment with all caches of compilation in ``folder``, which is empty."""
+    caches = (
+        "TORCHTRT_EXECUTORCH_CACHE",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+    )
+    return os.environ | {name: str(folder / name) for name in caches}
 
 
 def apart(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import json
-import os
 import pstats
 import resource
 import subprocess
@@ -27,6 +26,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks._processes import with_caches_in
 
 NAMES = ("ResNet", "ViT", "encoder", "Llama", "ConvNext:float16")
 GPU = "linux-x86_64:sm_87:16GiB,sm_90:80GiB"
@@ -73,12 +74,7 @@ def _in_own_process(name: str, gpu: str, profile: bool) -> dict[str, float]:
             check=True,
             stdout=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "TORCHTRT_EXECUTORCH_CACHE": str(Path(folder, "cache")),
-                "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "inductor")),
-                "TMPDIR": folder,
-            },
+            env=with_caches_in(Path(folder)) | {"TMPDIR": folder},
         )
     row: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return row

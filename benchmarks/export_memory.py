@@ -29,6 +29,8 @@ from typing import Any
 import psutil
 import torch
 
+from benchmarks._processes import with_caches_in
+
 #: Hidden, intermediate, layers, attention heads, heads of keys and values, and whether the head is the embedding.
 SIZES: dict[str, tuple[int, int, int, int, int, bool]] = {
     "tiny": (64, 192, 2, 4, 2, True),
@@ -180,14 +182,8 @@ def measure(
         By step its name, seconds of CPU, and the most resident, anonymous and mapped bytes.
     """
     command = [sys.executable, "-W", "ignore", "-m", __name__, "--run", *arguments]
-    caches = (
-        "TORCHTRT_EXECUTORCH_CACHE",
-        "TORCHINDUCTOR_CACHE_DIR",
-        "TRITON_CACHE_DIR",
-    )
-    environment = os.environ | {name: str(cache / name) for name in caches}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, text=True, env=with_caches_in(cache)
     )
     memory, over = _Memory(process.pid), threading.Event()
 

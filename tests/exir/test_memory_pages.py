@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ pytestmark = pytest.mark.skipif(
 SIZE = 4 << 20
 
 
-def mapped(path: Path) -> torch.Tensor:
+def mapped() -> torch.Tensor:
     """A file of bytes, each the last digits of where it is, mapped to be written to in memory alone."""
-    path.write_bytes(bytes(range(256)) * (SIZE // 256))
-    with path.open("rb") as file:
+    # Where /tmp is in memory, /var/tmp isn't.
+    with tempfile.TemporaryFile(dir="/var/tmp") as file:
+        file.write(bytes(range(256)) * (SIZE // 256))
+        file.flush()
         os.fsync(file.fileno())  # pages that are still to be written stay
         return torch.frombuffer(
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
@@ -36,8 +39,8 @@ def resident(tensor: torch.Tensor) -> int:
     return int(rss.split()[1]) << 10
 
 
-def test_pages_of_a_mapped_weight_are_returned_and_read_again(tmp_path: Path) -> None:
-    weight = mapped(tmp_path / "weight")
+def test_pages_of_a_mapped_weight_are_returned_and_read_again() -> None:
+    weight = mapped()
     expected = weight.clone()
     weight[5] = expected[5] = 77  # in memory alone
     assert torch.equal(weight, expected) and resident(weight) == SIZE
@@ -46,8 +49,8 @@ def test_pages_of_a_mapped_weight_are_returned_and_read_again(tmp_path: Path) ->
     assert torch.equal(weight, expected)
 
 
-def test_only_what_is_in_a_file_is_mapped(tmp_path: Path) -> None:
-    weight = mapped(tmp_path / "weight")
+def test_only_what_is_in_a_file_is_mapped() -> None:
+    weight = mapped()
     files = mapped_files()
     assert is_mapped(weight.untyped_storage(), files)
     assert not is_mapped(torch.ones(SIZE).untyped_storage(), files)

@@ -20,7 +20,7 @@ FRAME = 16
 _SIZE = re.compile(r"^ +(x|r0_)numel = (\d+)$", re.MULTILINE)
 #: The reduction length of a kernel that reduces in one step.
 _AT_ONCE = re.compile(r"^ +R0_BLOCK: tl\.constexpr = (\d+)$", re.MULTILINE)
-#: Where a kernel goes through a row of a reduction once more.
+#: Where a kernel goes through the rows of a reduction in blocks.
 _PASS = re.compile(r"^ +for r0_offset in ", re.MULTILINE)
 #: Length from which on a reduction's rows are long.
 _LONG = 2048
@@ -88,9 +88,9 @@ def precompile_until_best(
 
     if config := combo_kernels.config_of(kernel):
         kernel.configs = [config]
-    configs, sizes = list(kernel.configs or ()), kernel.size_hints or {}
-    configs.sort(key=lambda config: _size_rank(config, gpu, sizes))
-    configs[:0] = _config_of_long_rows(kernel, gpu)
+    sizes = kernel.size_hints or {}
+    by_size = sorted(kernel.configs or (), key=lambda c: _size_rank(c, gpu, sizes))
+    configs = [*_config_of_long_rows(kernel, gpu), *by_size]
     if len(configs) < 2 or kernel.launchers or kernel.compile_results:
         return precompile(kernel, *args, **kwargs)
     launchers: list[Any] = []
@@ -129,10 +129,9 @@ def _config_of_long_rows(kernel: Any, gpu: GpuProperties) -> list[Any]:
         or length < _LONG
     ):
         return []
-    passes = len(_PASS.findall(kernel.fn.src))
     if length <= 2 * _LONG:
         block, warps = 2048, 4
-    elif passes > 2:
+    elif _passes(kernel) > 2:
         block, warps = 4096, 8
     elif length <= 8 * _LONG:
         block, warps = 2048, 16
@@ -142,6 +141,11 @@ def _config_of_long_rows(kernel: Any, gpu: GpuProperties) -> list[Any]:
     config.kwargs.update(XBLOCK=1, R0_BLOCK=block)
     config.num_warps = warps
     return [config]
+
+
+def _passes(kernel: Any) -> int:
+    """Return how often a kernel goes through the rows of a reduction; 0 if a block has them whole."""
+    return len(_PASS.findall(kernel.fn.src))
 
 
 def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
@@ -211,7 +215,7 @@ def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | Non
     summed = {"XBLOCK"} if at_once else {"XBLOCK", "R0_BLOCK"}
     if not narrow or set(blocks) != summed or blocks["XBLOCK"] != 1:
         return None
-    if len(_PASS.findall(kernel.fn.src)) > 1:  # more than a sum
+    if _passes(kernel) > 1:  # more than a sum
         return None
     # Powers of two, if sizes are to be known when it runs.
     sizes = dict(kernel.size_hints)

@@ -17,6 +17,7 @@ from executorch.backends.cuda.tuning.kernel_configs import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 from torch._inductor.runtime.triton_heuristics import (
     CachingAutotuner,
     NoTritonConfigsError,
@@ -177,6 +178,8 @@ def test_blocks_of_long_rows(
     measured = {(1, 2048, 4), (1, 4096, 8), (1, 4096, 32)}
     if expected is None:
         assert not blocks & measured
-    else:  # Inductor halves blocks that take many registers, as torch 2.13's does
-        halved = {(x, block // 2, warps) for x, block, warps in expected}
-        assert blocks and blocks <= expected | halved
+    elif function is normalized and Version(torch.__version__).release < (2, 14):
+        # Triton gives it more registers there, so that Inductor halves its blocks.
+        assert blocks == {(1, 2048, 8)}
+    else:
+        assert blocks == expected
