@@ -97,7 +97,10 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_off_graph_cache.py",
         "tests/exir/program/test_unbounded.py",
     ],
-    "lowering-time": ["tests/exir/program/test_lowering_time.py"],
+    "lowering-time": [
+        "tests/exir/program/test_lowering_time.py",
+        "tests/exir/test_output_aliases.py",
+    ],
     "lowering-leftovers": [
         "tests/exir/program/test_leftovers.py",
         "tests/exir/program/test_narrowed_ranges.py",

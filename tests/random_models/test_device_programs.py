@@ -191,8 +191,8 @@ def test_device_programs(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(12))  # each within a test's time limit
+@pytest.mark.parametrize("part", range(24))  # each within a test's time limit
 @given(case=cases())
-@settings(max_examples=350, deadline=None, phases=[Phase.generate])
+@settings(max_examples=175, deadline=None, phases=[Phase.generate])
 def test_many_device_programs(part: int, case: Case) -> None:
     check(case)

@@ -119,9 +119,6 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.scheduler:Scheduler.can_fuse": PatchPoint(
         "it analyzes all pairs of nodes that read one buffer, layers apart"
     ),
-    "torch._functorch.aot_autograd:run_functionalized_fw_and_collect_metadata": PatchPoint(
-        "it executes the whole graph to find what outputs alias"
-    ),
     f"{_INDUCTOR}.utils:normalize_name": PatchPoint(
         "it is called for each pair of weights"
     ),

@@ -48,7 +48,6 @@ from torchtrt_executorch.nogpu.inductor.compile_time import (
     constant_names,
     dtype_rules,
     fusion_candidates,
-    output_aliases,
 )
 from torchtrt_executorch.nogpu.inductor.device_guard import (
     lent_to_cuda,
@@ -113,7 +112,6 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **fusion_candidates.overrides(),
         **constant_names.overrides(),
         **dtype_rules.overrides(),
-        **output_aliases.overrides(),
         **options.overrides(toolchain.cross.program if toolchain.cross else None),
         **constant_folding.overrides(),
         **_mul_sum_decompositions.overrides(gpu),

@@ -389,6 +389,7 @@ LOWERING_TIME = (
             "imports",
             """
             from executorch.exir._call_stack import has_room_for_frames
+            from executorch.exir._output_aliases import executes_outputs_alone
             from executorch.exir.program._lowering_time import (
                 compiles_called_graphs,
                 fused,
@@ -408,6 +409,9 @@ LOWERING_TIME = (
             "call MemoryFormatOpsPass",
             "fused_with_last(passes, {})",
         ),
+        ("to_edge", "decorator", "@executes_outputs_alone"),
+        ("to_edge_transform_and_lower", "decorator", "@executes_outputs_alone"),
+        ("EdgeProgramManager.to_backend", "decorator", "@executes_outputs_alone"),
         ("to_edge_transform_and_lower", "decorator", "@shares_history"),
         ("to_edge_transform_and_lower", "decorator", "@compiles_called_graphs"),
         ("to_edge_transform_and_lower", "decorator", "@has_room_for_frames"),

@@ -219,6 +219,7 @@ EXECUTORCH_PATCHES = (
         adds=(
             f"{EXIR}.backend._node_order",
             f"{EXIR}._call_stack",
+            f"{EXIR}._output_aliases",
             f"{EXIR}.program._executed_graphs",
             f"{EXIR}.program._lowering_time",
         ),

@@ -31,7 +31,6 @@ from torchtrt_executorch.nogpu.inductor.compile_time import (
     constant_names,
     dtype_rules,
     fusion_candidates,
-    output_aliases,
 )
 
 from ....backends.cuda.conftest import needs_compilers
@@ -193,7 +192,6 @@ def test_no_function_is_overridden_twice() -> None:
             host_code,
             host_weights,
             kernel_accesses,
-            output_aliases,
             runtime_k,
         )
     ]
