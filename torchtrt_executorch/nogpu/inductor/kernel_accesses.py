@@ -11,15 +11,18 @@ from typing import Any
 
 import torch
 
+from torchtrt_executorch.nogpu.thread_scope import lookup
+
+PATCH_POINT = "torch._higher_order_ops.triton_kernel_wrap:identify_accessed_tensors"
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _LITERALS = (bool, int, float, str, type(None), torch.dtype)
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
     """Return the override that caches the analyses of a compilation."""
-    from torch._higher_order_ops import triton_kernel_wrap
-
-    analyze: Any = triton_kernel_wrap.identify_accessed_tensors
+    analyze = lookup(PATCH_POINT)
+    if analyze is None:
+        return {}
     known: dict[Hashable, Any] = {}
 
     def analyze_once(
@@ -32,9 +35,7 @@ def overrides() -> dict[str, Callable[..., Any]]:
             known[key] = analyze(kernel, kwargs, descriptors)
         return known[key]
 
-    return {
-        "torch._higher_order_ops.triton_kernel_wrap:identify_accessed_tensors": analyze_once
-    }
+    return {PATCH_POINT: analyze_once}
 
 
 def _key(kernel: Any, kwargs: Mapping[str, Any]) -> Hashable | None:

@@ -86,9 +86,33 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
     Raises:
         NotImplementedError: The installed PyTorch or Triton lacks something that has to be overridden.
     """
-    _fill_pattern_tables()
+    try:
+        _fill_pattern_tables()
+        overrides = _overrides(gpu, toolchain)
+    except ModuleNotFoundError:  # Triton isn't installed
+        raise
+    except (AttributeError, ImportError) as error:
+        raise NotImplementedError(
+            f"PyTorch {torch.__version__} lacks what a CUDA delegate for a described GPU is compiled with ({error}): "
+            "install a release that README.md names"
+        ) from error
+    required = {
+        path for path, point in patch_points.PATCH_POINTS.items() if point.required
+    }
+    with (
+        overriding(overrides, required=required & overrides.keys()),
+        lent_to_cuda(),
+        host_weights.released(),
+    ):
+        try:
+            yield
+        finally:
+            _forget_kernels(gpu)
+
+
+def _overrides(gpu: GpuProperties, toolchain: Toolchain) -> Overrides:
     targets = KernelTargets(gpu)
-    overrides = {
+    return {
         **patch_points.isolated_caches(),
         **_torch_cuda(gpu),
         **_device_interface(gpu),
@@ -118,18 +142,6 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **fat_binaries.overrides(gpu, toolchain, targets),
         **_environment(gpu),
     }
-    required = {
-        path for path, point in patch_points.PATCH_POINTS.items() if point.required
-    }
-    with (
-        overriding(overrides, required=required & overrides.keys()),
-        lent_to_cuda(),
-        host_weights.released(),
-    ):
-        try:
-            yield
-        finally:
-            _forget_kernels(gpu)
 
 
 def _fill_pattern_tables() -> None:
