@@ -92,6 +92,7 @@ def outputs_alone(graph: Graph, shape_env: Any = None) -> Graph | None:
     if not all(_can_be_empty(node, shape_env) for node in empty):
         return None
     alone = Graph()
+    alone.set_codegen(graph._codegen)  # inputs and outputs are flattened by it
     known: dict[Node, Node] = {}
     for node in graph.nodes:
         if node in executed or node.op in ("placeholder", "get_attr"):

@@ -217,11 +217,44 @@ def _check(
     assert same.graph_module.code == whole.graph_module.code
     assert str(same.graph_signature) == str(whole.graph_signature)
     assert str(same.range_constraints) == str(whole.range_constraints)
+    assert same.call_spec == whole.call_spec
     if function in KNOWN:
         assert fewer < 0.7 * executed
     else:
         assert fewer == executed
     return whole
+
+
+class Nested(nn.Module):
+    """Takes, and returns, tensors in lists and dictionaries."""
+
+    def forward(self, pair: list[Tensor], *, named: dict[str, Tensor]) -> Any:
+        x = pair[0] * pair[1]
+        for _ in range(10):
+            x = torch.sin(x * named["scale"])
+        return [{"sum": x + 1, "view": x.T}, (pair[0],)]
+
+
+class Listed(nn.Module):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        for _ in range(10):
+            x = torch.sin(x)
+        return [x, x + 1]
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "named"),
+    [
+        (Nested(), ([X, X + 1],), {"named": {"scale": X}}),
+        (Listed(), (X,), {}),
+    ],
+)
+def test_inputs_and_outputs_are_nested_as_they_were(
+    module: Any, inputs: Any, named: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _check(sines, export(module, inputs, named), monkeypatch)
+    expected = module(*inputs, **named)
+    torch.testing.assert_close(whole.module()(*inputs, **named), expected)
 
 
 def test_what_an_operator_does_beside_its_results_is_found(
