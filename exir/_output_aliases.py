@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from executorch.exir.program.operators.calls import operator_of
 from torch._functorch import aot_autograd
+from torch._guards import detect_fake_mode
 from torch._higher_order_ops.effects import has_effects
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
 
 _COLLECT = "run_functionalized_fw_and_collect_metadata"
 #: Schemas of composite operators don't say when they return an argument, as dropout does; these never do.
@@ -62,7 +62,8 @@ def of_outputs(collect: Callable[..., Any]) -> Callable[..., Any]:
         def execute(*inputs: Any) -> Any:
             alone = None
             if not torch.is_grad_enabled() or not any(map(_requires_grad, inputs)):
-                alone = outputs_alone(module.graph, _shape_env(inputs))
+                mode = detect_fake_mode(inputs)
+                alone = outputs_alone(module.graph, mode and mode.shape_env)
             if alone is None:
                 return collected(*inputs)
             whole, module._graph = module._graph, alone
@@ -77,12 +78,12 @@ def of_outputs(collect: Callable[..., Any]) -> Callable[..., Any]:
     return collect_of_outputs
 
 
-def outputs_alone(graph: Graph, shape_env: Any = None) -> Graph | None:
+def outputs_alone(graph: Graph, shape_env: Any) -> Graph | None:
     """Return a graph that mutates the same inputs, and whose outputs alias the same; None if that isn't known.
 
     Args:
         graph: Its nodes have fake tensors (``meta["val"]``).
-        shape_env: What the symbols in the sizes of its inputs belong to. Without it, sizes have to be static.
+        shape_env: What the symbols in the sizes of its inputs belong to. If it is None, sizes have to be static.
     """
     calls = [node for node in graph.nodes if node.op.startswith("call_")]
     if not all(map(_is_known, calls)):
@@ -123,7 +124,7 @@ def _parts(roots: Sequence[Node]) -> tuple[set[Node], set[Node]]:
         node = left.pop()
         if node in executed or node in empty:
             continue
-        if node.op == "call_function" and not _mutates(node) and _has_own_memory(node):
+        if _has_own_memory(node) and not _mutates(node):
             empty.add(node)
         else:
             executed.add(node)
@@ -158,8 +159,6 @@ def _has_own_memory(call: Node) -> bool:
         return False
     while call.target is operator.getitem:
         (call,) = call.all_input_nodes
-        if not call.op.startswith("call_"):
-            return False
     called: Any = _called(call)
     if not isinstance(called, OpOverload):
         return False
@@ -183,20 +182,13 @@ def _can_be_empty(result: Node, shape_env: Any) -> bool:
 
 
 def _called(call: Node) -> Any:
-    """ATen's operator for one of the edge dialect, and the only overload of one that is called without; else the target as it is."""
-    target: Any = call.target
+    """Return the operator that is called, of one without overloads the only one; else what is called."""
+    target = operator_of(call)
     packet: Any = OpOverloadPacket
     if isinstance(target, packet) and target.overloads() == ["default"]:
         return target.default
-    return target._op if isinstance(target, EdgeOpOverload) else target
+    return target
 
 
 def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-def _shape_env(inputs: Sequence[Any]) -> Any:
-    fake = pytree.tree_leaves(inputs)
-    return next(
-        (v.fake_mode.shape_env for v in fake if isinstance(v, FakeTensor)), None
-    )

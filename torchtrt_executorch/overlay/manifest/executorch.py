@@ -222,6 +222,7 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}._output_aliases",
             f"{EXIR}.program._executed_graphs",
             f"{EXIR}.program._lowering_time",
+            f"{EXIR}.program.operators.calls",
         ),
         edits=edits.LOWERING_TIME,
     ),
