@@ -76,6 +76,7 @@ def check(host: Path, folder: Path) -> list[str]:
         "sampled in the method": _sampling_in_method(run, files["sampled"]),
         "text": _text(run, llm, folder),
         "exit status": _exits(run),
+        "logits that are NaN": _not_a_number(run, files, llm),
     }
     for name, right in checks.items():
         print(f"language model, {name}: {'right' if right else 'wrong'}", flush=True)
@@ -188,6 +189,19 @@ def _text(run: Run, llm: Any, folder: Path) -> bool:
     options = "--prompt", TEXT, "--tokenizer", file, "--count", 12
     done = run("two methods", *options)
     return bool(done.stdout.decode(errors="replace") == wanted + "\n")
+
+
+def _not_a_number(run: Run, files: dict[str, Path], llm: Any) -> bool:
+    """No token is chosen by such logits."""
+    with torch.no_grad():
+        llm.model.norm.weight[0] = float("nan")
+    model = lm.LanguageModel(llm, Form("portable", None, LENGTH, CHUNK))
+    methods = model.programs()
+    edge = lowered(methods, model.backends, model.constants(methods), None)
+    files["NaN"] = files["one method"].with_name("nan.pte")
+    emitted(edge, shared=False).save(str(files["NaN"]))
+    done = run("NaN", "--tokens", "1,2")
+    return done.returncode == 2 and b"no logit is a number" in done.stderr
 
 
 def _exits(run: Run) -> bool:
