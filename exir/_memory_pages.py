@@ -47,12 +47,18 @@ def is_mapped(storage: torch.UntypedStorage, files: Ranges) -> bool:
     return index >= 0 and start + storage.nbytes() <= files[index][1]
 
 
-def page_out(weight: torch.Tensor) -> None:
-    """Return the pages of a weight on the host that is mapped from a file to the system; they are read again when needed.
+def page_out(weight: torch.Tensor, files: Ranges) -> None:
+    """Return a weight's pages to the system, if they are mapped from a file; they are read again when needed.
 
-    Pages that were written to, or aren't mapped from a file, stay or are swapped.
+    Pages that were written to stay, or are swapped. A weight that isn't mapped stays: it would only be swapped.
+
+    Args:
+        weight: On any device.
+        files: What :func:`mapped_files` returns.
     """
-    if not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux") or weight.device.type != "cpu":
+        return
+    if not is_mapped(weight.untyped_storage(), files):
         return
     start, size = weight.data_ptr(), weight.nbytes
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE

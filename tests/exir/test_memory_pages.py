@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
@@ -44,9 +45,22 @@ def test_pages_of_a_mapped_weight_are_returned_and_read_again() -> None:
     expected = weight.clone()
     weight[5] = expected[5] = 77  # in memory alone
     assert torch.equal(weight, expected) and resident(weight) == SIZE
-    page_out(weight)
+    page_out(weight, mapped_files())
     assert resident(weight) < SIZE
     assert torch.equal(weight, expected)
+
+
+def test_a_weight_that_is_in_no_file_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is swap its pages would be written there."""
+
+    def library(name: None) -> None:
+        raise AssertionError("advice was given")
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    page_out(torch.ones(SIZE), mapped_files())
+    page_out(torch.ones(SIZE, device="meta"), mapped_files())
+    with pytest.raises(AssertionError, match="advice"):
+        page_out(mapped(), mapped_files())
 
 
 def test_only_what_is_in_a_file_is_mapped() -> None:

@@ -129,7 +129,7 @@ class _Rows:
 
 def _page_out(weight: Tensor) -> None:
     try:
-        from executorch.exir._memory_pages import page_out
+        from executorch.exir._memory_pages import mapped_files, page_out
     except ImportError:  # the patch that brings it is left out
         return
-    page_out(weight)
+    page_out(weight, mapped_files())

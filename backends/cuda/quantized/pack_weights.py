@@ -24,7 +24,7 @@ from executorch.backends.cuda.quantized.packed_weights import (
     Packed,
     match_quantized_weight,
 )
-from executorch.exir._memory_pages import is_mapped, mapped_files, page_out
+from executorch.exir._memory_pages import mapped_files, page_out
 from executorch.exir.capture._config import EdgeCompileConfig
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch.export import ExportedProgram
@@ -102,8 +102,7 @@ def _pack(
         if packing is None:
             continue
         stored = packing.pack(tensor)
-        if tensor.device.type == "cpu" and is_mapped(tensor.untyped_storage(), files):
-            page_out(tensor)
+        page_out(tensor, files)
         _store(program, weights, node, packing.name, stored)
         packed[node] = packing
     return packed
