@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from executorch.exir.dialects._ops import ops
-from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from executorch.exir.program.operators.calls import operator_of
 from torch.fx import Graph, Node
 
 aten = ops.edge.aten
@@ -19,16 +19,11 @@ COPIES = ("aten.clone", "dim_order_ops._clone_dim_order")
 CASTS = ("aten._to_copy", "dim_order_ops._to_dim_order_copy")
 
 
-def operator(target: Any) -> Any:
-    """ATen's operator for one of the edge dialect; whatever else is called, as it is."""
-    return target._op if isinstance(target, EdgeOpOverload) else target
-
-
 def is_call(node: Any, names: Iterable[str]) -> bool:
     """Whether a node calls one of the operators of these names, which have no overload."""
     if not isinstance(node, Node) or node.op != "call_function":
         return False
-    name = str(operator(node.target))
+    name = str(operator_of(node))
     return name.startswith(tuple(f"{package}." for package in names)) or (
         names is DEQUANTIZE and name.startswith(DEQUANTIZE)
     )
@@ -36,7 +31,7 @@ def is_call(node: Any, names: Iterable[str]) -> bool:
 
 def named(node: Node) -> dict[str, Any]:
     """Return the arguments of a call by the names that the operator's schema has for them."""
-    parameters = operator(node.target)._schema.arguments
+    parameters = operator_of(node)._schema.arguments
     defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
     positional = zip(parameters, node.args, strict=False)
     return {**defaults, **{p.name: value for p, value in positional}, **node.kwargs}

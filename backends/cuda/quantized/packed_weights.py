@@ -13,8 +13,8 @@ from executorch.backends.cuda._edge_calls import (
     TRANSPOSED,
     is_call,
     named,
-    operator,
 )
+from executorch.exir.program.operators.calls import operator_of
 from torch.fx import Node
 
 #: Dtypes of input vectors. Each represents every value of the weights' dtypes below.
@@ -112,7 +112,7 @@ def match_quantized_weight(
         if matches and dtypes is EXACT and weight.is_floating_point():
             matches = all(block.float().isfinite().all() for block in in_rows(weight))
         return QuantizedWeight(node, weight.shape[1]) if matches else None
-    if not isinstance(operator(node.target), torch._ops.OpOverload):
+    if not isinstance(operator_of(node), torch._ops.OpOverload):
         return None
     arguments = named(node)
     if is_call(node, TRANSPOSED):

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from executorch.backends.cuda._edge_calls import operator as operator_of
 from executorch.backends.cuda.support.operands import branch_of, hint_of, results_read
+from executorch.exir.program.operators.calls import operator_of
 from torch.fx import GraphModule, Node, map_arg
 from torch.utils import _pytree as pytree
 
@@ -51,7 +51,7 @@ def key_of(
         return value
 
     def call(node: Node) -> Any:
-        name = str(operator_of(node.target))
+        name = str(operator_of(node))
         args, kwargs = map_arg((node.args, node.kwargs), describe)
         if alike and args and isinstance(args[0], (list, tuple)):
             # The set of concatenated tensors matters, and hardly how often each occurs.
@@ -63,7 +63,7 @@ def key_of(
 
 
 def _takes_any_size(node: Node) -> bool:
-    called = operator_of(node.target)
+    called = operator_of(node)
     if not isinstance(called, torch._ops.OpOverload) or called.namespace != "aten":
         return False
     return torch.Tag.pointwise in called.tags or called._opname in _ANY_SIZE
@@ -100,7 +100,7 @@ def _describe_branch(branch: GraphModule) -> Any:
     places = {node: place for place, node in enumerate(branch.graph.nodes)}
 
     def describe(node: Node) -> Any:
-        called = node.op, str(operator_of(node.target)), _values(node)
+        called = node.op, str(operator_of(node)), _values(node)
         return called, map_arg((node.args, node.kwargs), places.__getitem__)
 
     def _values(node: Node) -> Any:

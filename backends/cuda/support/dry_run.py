@@ -20,7 +20,6 @@ from unittest import mock
 
 import torch
 from executorch.backends.aoti._counted_loops import COUNTED, why_not_counted
-from executorch.backends.cuda._edge_calls import operator as operator_of
 from executorch.backends.cuda._mul_sum_decompositions import limited_unrolling
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.support.check_keys import key_of
@@ -34,6 +33,7 @@ from executorch.backends.cuda.support.operands import (
 )
 from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
 from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.program.operators.calls import operator_of
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
@@ -197,7 +197,7 @@ def why_not(
             return table
         modules = program.graph_module.modules()
         graphs = [module.graph for module in modules if isinstance(module, GraphModule)]
-        called = {operator_of(n.target) for graph in graphs for n in graph.nodes}
+        called = {operator_of(n) for graph in graphs for n in graph.nodes}
         return {key: value for key, value in table.items() if key in called}
 
     try:
@@ -321,5 +321,5 @@ def _why_not_whole(node: Node, reasons: Mapping[Node, str]) -> str:
     for graph in graphs_of(node):
         for inner in graph.nodes:
             if reasons.get(inner):
-                return f"{operator_of(inner.target)} in a branch: {reasons[inner]}"
+                return f"{operator_of(inner)} in a branch: {reasons[inner]}"
     return ""

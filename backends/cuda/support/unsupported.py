@@ -8,11 +8,11 @@ from typing import Mapping
 import torch
 from executorch.backends.aoti._sizes import is_size
 from executorch.backends.aoti.aoti_partitioner import branch_module, is_claimable
-from executorch.backends.cuda._edge_calls import operator
 from executorch.backends.cuda.support.dry_run import SupportCheck
 from executorch.exir.backend._modules import OTHER_MODULES, outside_of_modules
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
+from executorch.exir.program.operators.calls import operator_of
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -58,9 +58,7 @@ def report_unsupported(unsupported: Mapping[Node, str]) -> None:
         node.meta["custom"] = {**custom, WHY_NOT_DELEGATED: f"CudaBackend: {reason}"}
         if reason == OTHER_MODULES:
             continue
-        by_reason.setdefault(reason, []).append(
-            f"{operator(node.target)} (node {node})"
-        )
+        by_reason.setdefault(reason, []).append(f"{operator_of(node)} (node {node})")
     for reason, operators in by_reason.items():
         logger.warning(
             "%s is left to the partitioners behind CudaBackend, or to the host: %s",

@@ -29,6 +29,7 @@ _ALIASES = tuple(
 #: Modules of the dry run of Inductor, up to where it would compile or time a kernel.
 _DRY_RUN = (
     f"{_AOTI}._counted_loops",
+    f"{EXIR}.program.operators.calls",
     *(
         f"{_CUDA}.{name}"
         for name in (
