@@ -101,16 +101,21 @@ def _save(llm: Any, folder: Path, ends: list[int]) -> dict[str, Path]:
     files = {}
     for name, form in forms.items():
         llm.generation_config.eos_token_id = ends if name == "one method" else None
-        model = lm.LanguageModel(llm, form)
-        methods = model.programs()
-        constants = model.constants(methods)
-        if name in EMULATED:
-            edge = _emulated(methods, constants, name)
-        else:
-            edge = lowered(methods, model.backends, constants, None)
-        files[name] = folder / f"{name.replace(' ', '_')}.pte"
-        emitted(edge, shared=len(methods) > 1).save(str(files[name]))
+        files[name] = _save_form(llm, folder, name, form)
     return files
+
+
+def _save_form(llm: Any, folder: Path, name: str, form: Form) -> Path:
+    model = lm.LanguageModel(llm, form)
+    methods = model.programs()
+    constants = model.constants(methods)
+    if name in EMULATED:
+        edge = _emulated(methods, constants, name)
+    else:
+        edge = lowered(methods, model.backends, constants, None)
+    file = folder / f"{name.replace(' ', '_')}.pte"
+    emitted(edge, shared=len(methods) > 1).save(str(file))
+    return file
 
 
 def _emulated(methods: dict[str, Any], constants: dict[str, Any], name: str) -> Any:
@@ -195,11 +200,8 @@ def _not_a_number(run: Run, files: dict[str, Path], llm: Any) -> bool:
     """No token is chosen by such logits."""
     with torch.no_grad():
         llm.model.norm.weight[0] = float("nan")
-    model = lm.LanguageModel(llm, Form("portable", None, LENGTH, CHUNK))
-    methods = model.programs()
-    edge = lowered(methods, model.backends, model.constants(methods), None)
-    files["NaN"] = files["one method"].with_name("nan.pte")
-    emitted(edge, shared=False).save(str(files["NaN"]))
+    form = Form("portable", None, LENGTH, CHUNK)
+    files["NaN"] = _save_form(llm, files["one method"].parent, "NaN", form)
     done = run("NaN", "--tokens", "1,2")
     return done.returncode == 2 and b"no logit is a number" in done.stderr
 
